@@ -1,0 +1,111 @@
+"""The port to an inference backend: real vLLM, the fake, or any OpenAI-compatible server implement it; one contract suite tests all three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from shared.ids import RequestId, StreamNo
+from shared.messages import DeltaExtra, Finish, Priority, Prompt, RefuseReason, Sampling
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt to answer."""
+
+    key: str
+    """Unique in this engine's life; made by the shell from gateway and stream number, never by a caller."""
+    request: RequestId
+    prompt: Prompt
+    sampling: Sampling
+    priority: Priority
+    trace: dict[str, str]
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """What one step produced for one choice. The last piece of a job (every choice finished) carries `extra.usage` or `extra.error`."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    finish: Finish | None = None
+    extra: DeltaExtra | None = None
+
+
+Sink = Callable[[str, Piece], None]
+"""Called on the loop with (job key, piece); must not raise or block. Nothing comes after the last piece or after `cancel`."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the backend can take; known once it has started."""
+
+    backend: Literal["vllm", "fake", "openai"]
+    model: str
+    version: str
+    max_model_len: int
+    max_streams: int
+    total_blocks: int = 0
+    block_tokens: int = 0
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy the backend is now."""
+
+    running: int = 0
+    waiting: int = 0
+    free_blocks: int = 0
+    step: int = 0
+    step_age_s: float = 0.0
+
+
+class RefusedError(Exception):
+    """The job was not taken; nothing of it remains."""
+
+    def __init__(
+        self,
+        reason: RefuseReason,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailedError(Exception):
+    """The backend is dead or cannot start; the process should end. The message says what to change."""
+
+
+class InferenceEngine(Protocol):
+    """A backend that turns prompts into tokens."""
+
+    async def start(self, sink: Sink) -> Limits:
+        """Load and become ready. Called once. Raises `EngineFailedError`."""
+        ...
+
+    async def submit(self, job: Job) -> int:
+        """Render, tokenize, check and enqueue a job; return its prompt length in tokens. Pieces follow through the sink, maybe before the return.
+
+        Raises `RefusedError`, `EngineFailedError`. The same key twice is refused as INVALID.
+        """
+        ...
+
+    def cancel(self, key: str) -> None:
+        """Stop a job within one step and free what it holds. Unknown or finished keys are ignored. Also legal while `submit` is under way."""
+        ...
+
+    def load(self) -> Load:
+        """Return the current load. Cheap, no side effect."""
+        ...
+
+    async def failed(self) -> str:
+        """Return, only once the backend is dead, why it died."""
+        ...
+
+    async def stop(self) -> None:
+        """Abort what runs and free everything within a few seconds. A second call changes nothing."""
+        ...

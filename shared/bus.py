@@ -1,0 +1,64 @@
+"""The port to the message bus. `shared.membus` and `shared.natsbus` implement it; one contract suite tests both.
+
+A subject is computed from the route and the message's own fields: a wrong subject cannot be typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from shared.messages import Message
+
+M = TypeVar("M", bound=Message)
+
+Handler = Callable[[M], None]
+"""Synchronous, runs on the loop right when the message arrives: must be short, must not raise (it is counted and logged if it does)."""
+
+Server = Callable[[M], Awaitable[Message]]
+"""Answers a request. Runs as a task of its own, at most `max_pending` at once. An exception is answered as `RemoteFailed`."""
+
+
+class Subscription(Protocol):
+    """An active interest."""
+
+    async def close(self) -> None:
+        """Stop receiving. A second call changes nothing."""
+        ...
+
+
+class Bus(Protocol):
+    """Typed publish, subscribe and request."""
+
+    def publish(self, message: Message) -> None:
+        """Send without waiting; never blocks. May raise `BusFull` (outbound buffer at its bound). While disconnected messages are buffered up to the bound."""
+        ...
+
+    async def request(self, message: Message, *, timeout_s: float) -> Message:
+        """Send and await the one reply. Raises `NoResponder` at once where nobody listens, `RequestTimeout`, `RemoteFailed`, `BusClosed`."""
+        ...
+
+    async def subscribe(
+        self, kind: type[M], handler: Handler[M], *, queue: str = "", **keys: str
+    ) -> Subscription:
+        """Receive messages of a type; `keys` fix fields of the subject, the others match anything. Interest is active at the server on return."""
+        ...
+
+    async def serve(
+        self, kind: type[M], server: Server[M], *, max_pending: int = 1024, **keys: str
+    ) -> Subscription:
+        """Answer requests of a type. Beyond `max_pending` running calls a request is answered as `RemoteBusy` at once."""
+        ...
+
+    async def flush(self, *, timeout_s: float) -> None:
+        """Return when the server has seen all that was published. Raises `RequestTimeout`, `BusClosed`."""
+        ...
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a publish would leave now."""
+        ...
+
+    async def close(self, *, drain_s: float = 2.0) -> None:
+        """Deliver what has arrived, flush what was published within `drain_s`, and end. A second call changes nothing."""
+        ...

@@ -1,0 +1,42 @@
+"""Identifiers as distinct types, so that a request id cannot be passed where an engine id belongs."""
+
+from __future__ import annotations
+
+import secrets
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+"""One request of a client, made by the gateway (`chatcmpl-…`, `cmpl-…`). A caller's own id is only a label."""
+
+StreamNo = NewType("StreamNo", int)
+"""One attempt of one prompt at one engine; unique within its gateway process, never reused."""
+
+EngineId = NewType("EngineId", str)
+"""One engine process life. A restarted engine has a new id."""
+
+GatewayId = NewType("GatewayId", str)
+"""One gateway process life."""
+
+ServiceName = NewType("ServiceName", str)
+"""Name of an LLM service; what clients put into `model`."""
+
+TenantId = NewType("TenantId", str)
+"""Who is billed for a request: the API key's name, or `anonymous`."""
+
+ID_BYTES = 8
+"""64 random bits: a collision among 10 million live ids has a chance of 3e-6."""
+
+
+def new_engine_id() -> EngineId:
+    """Return a fresh engine id, safe as a NATS subject token."""
+    return EngineId("e" + secrets.token_hex(ID_BYTES))
+
+
+def new_gateway_id() -> GatewayId:
+    """Return a fresh gateway id, safe as a NATS subject token."""
+    return GatewayId("g" + secrets.token_hex(ID_BYTES))
+
+
+def new_request_id(prefix: str) -> RequestId:
+    """Return a fresh request id that begins with `prefix` and a dash."""
+    return RequestId(f"{prefix}-{secrets.token_hex(ID_BYTES + ID_BYTES // 2)}")

@@ -1,0 +1,152 @@
+"""What an engine sends: deltas, heartbeats, and the answer to a resend."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
+from shared.messages.parts import Message, Value
+
+
+class Usage(Value, kw_only=True):
+    """Token counts of a finished stream; over all its choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class TopLogprob(Value, array_like=True):
+    """One alternative at a position."""
+
+    token: str
+    logprob: float
+    token_bytes: bytes
+
+
+class TokenLogprob(Value, array_like=True):
+    """Log probability (natural) of a sampled token and of the alternatives at its position."""
+
+    token: str
+    logprob: float
+    token_bytes: bytes
+    top: list[TopLogprob]
+
+
+class ToolCallDelta(Value, kw_only=True):
+    """A piece of a tool call; `id` and `name` come with the first piece of each index."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+class Finish(StrEnum):
+    """Why a choice ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    TIMEOUT = "timeout"
+    """The deadline of the request passed."""
+    ERROR = "error"
+    """The engine failed; `DeltaExtra.error` says how."""
+
+
+class StreamError(Value, kw_only=True):
+    """Why a stream ended without a whole answer."""
+
+    message: str
+    retryable: bool = True
+    """Another engine may do better; false where the request itself is at fault."""
+    param: str | None = None
+
+
+class DeltaExtra(Value, kw_only=True):
+    """What most deltas do not have."""
+
+    logprobs: list[TokenLogprob] | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+    stop_reason: str | int | None = None
+    """Stop string or stop token id that ended the choice."""
+    usage: Usage | None = None
+    """Only on the last delta of the stream."""
+    error: StreamError | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """New text of one choice. The stream is over when every choice has finished: that delta has `extra.usage` or `extra.error`."""
+
+    stream: StreamNo
+    seq: int
+    """From 0, by one, per stream: a gap is a lost message."""
+    choice: int
+    text: str
+    token_ids: list[int]
+    finish: Finish | None = None
+    extra: DeltaExtra | None = None
+
+
+class TokenBatch(Message, tag="engine.tokens.v1", array_like=True, kw_only=True):
+    """All deltas of one engine step for one gateway: the hot message. Loss is found by `Delta.seq` and repaired by `Resend`."""
+
+    gateway: GatewayId
+    engine: EngineId
+    deltas: list[Delta]
+
+
+class Resent(Message, tag="engine.resent.v1", kw_only=True):
+    """Answer to `Resend`: the deltas from the wanted number on, or `gone` where the engine no longer has them."""
+
+    engine: EngineId
+    stream: StreamNo
+    deltas: list[Delta] = []
+    gone: bool = False
+
+
+class EngineState(StrEnum):
+    """Life of an engine as others see it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class EngineHeartbeat(Message, tag="engine.heartbeat.v1", kw_only=True):
+    """An engine is alive: each 500 ms and on every change of state. Silence means death (see `shared.fleet`)."""
+
+    engine: EngineId
+    service: ServiceName
+    beat: int
+    """Counts up by one; a lower one than already seen is an old message."""
+    state: EngineState
+    backend: Literal["vllm", "fake", "openai"]
+    version: str = ""
+    zone: str = ""
+    host: str = ""
+    max_model_len: int = 0
+    """Context length in tokens."""
+    max_streams: int = 0
+    """Choices that can run at the same time (vLLM's `max_num_seqs`)."""
+    running: int = 0
+    """Choices that are being generated."""
+    waiting: int = 0
+    """Choices accepted and not yet begun."""
+    outstanding_tokens: int = 0
+    """Upper bound of token work left: prompt tokens not begun + tokens still allowed to be generated."""
+    free_blocks: int = 0
+    total_blocks: int = 0
+    block_tokens: int = 0
+    step: int = 0
+    """Engine steps so far."""
+    step_age_s: float = 0.0
+    """Time since the last step began while there is work; 0 when idle. A growing one is a hung engine."""
+    tokens_per_s: float = 0.0
+    """Generated tokens per second, smoothed over about 10 s."""
+    reason: str = ""
+    """Why it failed or drains."""

@@ -1,0 +1,93 @@
+"""What a gateway sends, and the replies it gets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId
+from shared.messages.parts import Message, Priority, Prompt, Sampling
+
+
+class Submit(Message, tag="gateway.submit.v1", kw_only=True):
+    """One prompt for one chosen engine. Answered by `Accepted` or `Refused` within the deadline of the request."""
+
+    engine: EngineId
+    gateway: GatewayId
+    stream: StreamNo
+    request: RequestId
+    service: ServiceName
+    prompt: Prompt
+    sampling: Sampling
+    priority: Priority = Priority.DEFAULT
+    tenant: TenantId = TenantId("anonymous")
+    deadline_s: float
+    """Time left for the whole answer when this was sent; the engine stops generating after it."""
+    trace: dict[str, str] = {}
+    """W3C `traceparent` and `tracestate` of the client, if any."""
+
+
+class RefuseReason(StrEnum):
+    """Why an engine does not take a submit."""
+
+    INVALID = "invalid"
+    """The request can never be served as it is: the client's to change."""
+    TOO_LONG = "too_long"
+    """Prompt or prompt + `max_tokens` beyond the context or the block pool: the client's to change."""
+    UNSUPPORTED = "unsupported"
+    """This engine or model has no such feature."""
+    OVERLOADED = "overloaded"
+    """No room now; another engine may have."""
+    DRAINING = "draining"
+    """The engine is stopping; choose another."""
+    NOT_READY = "not_ready"
+    """The engine is starting or failed; choose another."""
+
+
+class Accepted(Message, tag="engine.accepted.v1", kw_only=True):
+    """The engine took the submit; deltas of the stream follow (the first may overtake this reply)."""
+
+    engine: EngineId
+    stream: StreamNo
+    prompt_tokens: int
+
+
+class Refused(Message, tag="engine.refused.v1", kw_only=True):
+    """The engine did not take the submit; nothing of it remains there."""
+
+    engine: EngineId
+    stream: StreamNo
+    reason: RefuseReason
+    message: str
+    """For people; says what to change, with the numbers."""
+    param: str | None = None
+    """Name of the OpenAI field at fault."""
+    retry_after_s: float | None = None
+
+
+class Cancel(Message, tag="gateway.cancel.v1", kw_only=True):
+    """The stream is no longer wanted. Unknown streams are ignored; a second one changes nothing."""
+
+    engine: EngineId
+    gateway: GatewayId
+    stream: StreamNo
+
+
+class Resend(Message, tag="gateway.resend.v1", kw_only=True):
+    """Deltas of a stream are missing. Answered by `Resent`."""
+
+    engine: EngineId
+    gateway: GatewayId
+    stream: StreamNo
+    from_seq: int
+
+
+class GatewayHeartbeat(Message, tag="gateway.heartbeat.v1", kw_only=True):
+    """A gateway is alive: each 500 ms. Engines drop the work of one that is silent for `GATEWAY_GONE_S`."""
+
+    gateway: GatewayId
+    beat: int
+    open_streams: int = 0
+    queued: int = 0
+    url: str = ""
+    engines: int = 0
+    """Ready engines as this gateway sees them."""
