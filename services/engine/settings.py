@@ -1,0 +1,139 @@
+"""Settings of an engine process: one frozen struct, read once at start; inner parts get only their own sub-struct.
+
+Does not read files or the environment: `shared.settings` does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the groups below: an unknown key stops the start."""
+
+
+class VllmSettings(Settings):
+    """Backend `vllm`: a real `AsyncLLM` in this process tree."""
+
+    model: str = ""
+    """Model directory in HF layout."""
+    served_name: str = ""
+    """Name in answers; empty: the service's name."""
+    dtype: str = "auto"
+    """Type of weights and activations; `auto` follows the model's config."""
+    max_model_len: int | None = None
+    """Context length in tokens; none: the model's own."""
+    kv_cache_bytes: int = 2 << 30
+    """Size of the KV block pool in host or device memory (the CPU platform); CUDA uses its memory share unless this is in `extra_args`."""
+    max_num_seqs: int = 128
+    """Choices in one batch. More raises throughput and lengthens each step."""
+    max_num_batched_tokens: int | None = None
+    """Token budget of a step; none: vLLM's own choice."""
+    enforce_eager: bool = False
+    """Skip graph capture and compilation: quicker start, slower steps on CUDA."""
+    seed: int = 0
+    """Seed of the engine's own draws; every request brings its own as well."""
+    chat_template: str | None = None
+    """File with a Jinja chat template; none: the model's own."""
+    tool_call_parser: str | None = None
+    """vLLM's name of the parser that finds tool calls in the text; none: no `auto` tool choice."""
+    reasoning_parser: str | None = None
+    """vLLM's name of the parser that splits reasoning from the answer."""
+    template_timeout_s: float = 5.0
+    """Deadline of rendering one chat prompt: a template may loop for ever."""
+    extra_args: dict[str, object] = {}  # noqa: RUF012 - msgspec copies it for each instance
+    """Further fields of vLLM's `AsyncEngineArgs`, as they are."""
+
+
+class FakeSettings(Settings):
+    """Backend `fake`: no model, text from a seed, latency from this small model of an engine."""
+
+    seed: int = 0
+    """Changes all texts."""
+    max_model_len: int = 8192
+    """Context length in tokens."""
+    max_streams: int = 128
+    """Choices in one batch."""
+    total_blocks: int = 4096
+    """Blocks in the pool; a choice waits while its prompt does not fit."""
+    block_tokens: int = 16
+    """Tokens in a block."""
+    prefill_tokens_per_s: float = 20_000.0
+    """Speed of prompt computation."""
+    chunk_tokens: int = 2048
+    """Prompt tokens computed in one step at most: a long prompt spreads over several steps."""
+    step_s: float = 0.01
+    """Time of a decode step with no stream in it; 0 with `stream_step_s` 0: as fast as the loop goes."""
+    stream_step_s: float = 0.0
+    """Added to a step for each running choice."""
+    start_s: float = 0.0
+    """Time that loading takes."""
+    answer_tokens: int = 64
+    """Length of an answer whose request names no `max_tokens`, on average."""
+    stamp: bool = False
+    """Token text is `T%016d ` with the monotonic clock in ns: benchmarks read the latency from it."""
+
+
+class OpenAiSettings(Settings):
+    """Backend `openai`: any server that speaks OpenAI's HTTP API (vLLM, SGLang, TGI, llama.cpp)."""
+
+    url: str = ""
+    """Base address, with `/v1` at its end."""
+    model: str = ""
+    """Model name to ask for; empty: the first that the server lists."""
+    max_model_len: int = 0
+    """Context length in tokens where the server does not tell; 0: it must tell."""
+    max_streams: int = 64
+    """Choices that the server is given at the same time; the rest is refused as overloaded."""
+    start_timeout_s: float = 60.0
+    """How long the server may take to answer for the first time."""
+    connect_timeout_s: float = 5.0
+    """Deadline of opening a connection."""
+    first_token_timeout_s: float = 300.0
+    """Silence allowed before the first token: a long queue, a long prompt."""
+    idle_timeout_s: float = 60.0
+    """Silence allowed between two tokens."""
+    probe_s: float = 5.0
+    """Time between two health probes."""
+    probes_lost: int = 3
+    """Failed probes in a row after which the server counts as dead."""
+
+
+class RingSettings(Settings):
+    """What is kept for resends."""
+
+    stream_bytes: int = 1 << 20
+    """Bound of one live stream: its oldest deltas go first. An answer of 8,192 tokens needs about 250 KiB."""
+    total_bytes: int = 64 << 20
+    """Bound of all streams together: finished ones go first, the oldest of them first."""
+    finished_s: float = 30.0
+    """How long a finished stream is kept: longer than any gateway takes to notice a gap."""
+
+
+class EngineSettings(Settings):
+    """One engine process."""
+
+    service: str = "default"
+    """Name of the LLM service that this engine serves: what clients put into `model`."""
+    backend: Literal["vllm", "fake", "openai"] = "vllm"
+    """What generates the tokens."""
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Address of the bus."""
+    zone: str = ""
+    """Where the engine runs; gateways prefer their own zone."""
+    version: str = ""
+    """Version of the service that this engine belongs to."""
+    metrics_port: int = 0
+    """Loopback port of `/metrics`; 0: none."""
+    max_waiting: int = 512
+    """Choices accepted and not yet running; beyond it a submit is refused as overloaded."""
+    drain_s: float = 30.0
+    """Time that running streams get to finish after SIGTERM."""
+    batch_bytes: int = 512 << 10
+    """Bound of one token message, below the bus limit of 1 MiB; more deltas are split."""
+    ring: RingSettings = RingSettings()
+    vllm: VllmSettings = VllmSettings()
+    fake: FakeSettings = FakeSettings()
+    openai: OpenAiSettings = OpenAiSettings()
