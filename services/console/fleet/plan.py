@@ -1,0 +1,121 @@
+"""What `headrace up` starts: options in, process plans out. Pure; nothing is started or checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from shared.errors import UserError
+
+GIB = 1 << 30
+ENGINE_OVERHEAD_BYTES = 1_200 << 20
+"""Resident memory of a vLLM engine's processes without weights and KV blocks: measured 0.9 to 1.1 GiB on the CPU build."""
+
+
+class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the person asked for."""
+
+    engines: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    nats_port: int = 4222
+    service: str = ""
+    """Empty: the model's name."""
+    model: str = "smollm2"
+    """Name in the model store, or a directory in HF layout."""
+    fake: bool = False
+    """The seeded fake engine instead of vLLM: no model, no memory, instant start."""
+    upstream: str = ""
+    """Address of an OpenAI-compatible server that serves instead of an engine of ours."""
+    kv_cache_bytes: int = 2 * GIB
+    max_model_len: int | None = None
+    api_keys: str = ""
+    """File with hashed API keys; empty: open, which is allowed on loopback only."""
+    engine_args: tuple[str, ...] = ()
+    """Further settings of the engine, as `--vllm.max-num-seqs 64`."""
+    start_timeout_s: float = 600.0
+    drain_s: float = 30.0
+
+    @property
+    def backend(self) -> str:
+        """Which adapter the engines use."""
+        if self.fake:
+            return "fake"
+        return "openai" if self.upstream else "vllm"
+
+
+class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: `python -m module args` with these variables on top of the environment."""
+
+    name: str
+    module: str
+    args: tuple[str, ...]
+    env: dict[str, str]
+    stop_s: float
+
+
+def memory_needed_bytes(options: UpOptions, *, weight_bytes: int) -> int:
+    """Return the memory that the engines will take; weights are private to each engine process."""
+    if options.backend != "vllm":
+        return 0
+    return options.engines * (weight_bytes + options.kv_cache_bytes + ENGINE_OVERHEAD_BYTES)
+
+
+def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int) -> None:
+    """Raise `UserError`, with the numbers and what to change, where the engines cannot fit."""
+    needed = memory_needed_bytes(options, weight_bytes=weight_bytes)
+    if needed <= available_bytes:
+        return
+    raise UserError(
+        f"{options.engines} engine(s) need about {needed / GIB:.1f} GiB ({weight_bytes / GIB:.1f} weights + "
+        f"{options.kv_cache_bytes / GIB:.1f} KV blocks + {ENGINE_OVERHEAD_BYTES / GIB:.1f} each), "
+        f"{available_bytes / GIB:.1f} GiB are free",
+        hint="fewer --engines, or a smaller --kv-cache",
+    )
+
+
+def nats_env(prefix: str, options: UpOptions, *, user: str, secrets: Mapping[str, Path]) -> dict[str, str]:
+    """Return how a service reaches the bus; the password travels as a file that only its owner can read."""
+    return {
+        f"HEADRACE_{prefix}_NATS_URL": f"nats://127.0.0.1:{options.nats_port}",
+        f"HEADRACE_{prefix}_NATS_USER": user,
+        f"HEADRACE_{prefix}_NATS_PASSWORD_FILE": str(secrets[user]),
+    }
+
+
+def gateway_plan(options: UpOptions, *, secrets: Mapping[str, Path]) -> ProcessPlan:
+    """Plan the door."""
+    args = ["--http.host", options.host, "--http.port", str(options.port)]
+    if options.api_keys:
+        args += ["--api-keys-file", options.api_keys]
+    return ProcessPlan(
+        name="gateway",
+        module="services.gateway",
+        args=tuple(args),
+        env=nats_env("GATEWAY", options, user="gateway", secrets=secrets),
+        stop_s=options.drain_s + 5.0,
+    )
+
+
+def engine_plans(options: UpOptions, *, service: str, model: Path | None, secrets: Mapping[str, Path]) -> list[ProcessPlan]:
+    """Plan the engines; `model` is the directory that they load."""
+    args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
+    if options.backend == "vllm":
+        args += ["--vllm.model", str(model), "--vllm.kv-cache-bytes", str(options.kv_cache_bytes)]
+        if options.max_model_len is not None:
+            args += ["--vllm.max-model-len", str(options.max_model_len)]
+    if options.upstream:
+        args += ["--openai.url", options.upstream]
+    env = nats_env("ENGINE", options, user="engine", secrets=secrets)
+    return [
+        ProcessPlan(
+            name=f"engine-{number}",
+            module="services.engine",
+            args=(*args, "--name", f"engine-{number}", *options.engine_args),
+            env=env,
+            stop_s=options.drain_s + 5.0,
+        )
+        for number in range(options.engines)
+    ]

@@ -1,0 +1,109 @@
+"""Keeps a set of processes alive until told to stop, then ends them in order: those that take work first, the bus last.
+
+Decides nothing itself: `restart` says whether and when a process comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from services.console.fleet.child import Child, Launcher, log_tail
+from services.console.fleet.restart import Again, GiveUp, Record, after_exit
+from shared.errors import UserError
+
+KILL_AFTER_S = 5.0
+"""From SIGKILL to giving up the wait: the kernel is stuck then, not we."""
+
+
+class Kept:
+    """One supervised process."""
+
+    def __init__(self, launcher: Launcher, *, stop_s: float) -> None:
+        self.launcher = launcher
+        self.child: Child | None = None
+        self.ready = False
+        """Set by whoever sees it serve; tells a bad configuration from a crash."""
+        self.restarts = 0
+        self._stop_s = stop_s
+        self._stopping = False
+        self._record = Record()
+
+    def __repr__(self) -> str:
+        pid = self.child.pid if self.child else None
+        return f"<Kept {self.launcher.name} pid={pid} ready={self.ready} restarts={self.restarts}>"
+
+    async def keep(self, say: Callable[[str], None]) -> None:
+        """Run lives until stopped. Raises `UserError` where it cannot start here."""
+        clock = asyncio.get_running_loop().time
+        while not self._stopping:
+            born_s = clock()
+            self.child = await self.launcher.start()
+            code = await self.child.wait()
+            if self._stopping:
+                return
+            decision = after_exit(self._record, lived_s=clock() - born_s, ready=self.ready)
+            await self._carry_out(decision, code, say)
+
+    async def _carry_out(self, decision: Again | GiveUp, code: int, say: Callable[[str], None]) -> None:
+        name = self.launcher.name
+        match decision:
+            case GiveUp(failures):
+                raise UserError(
+                    f"{name} ended {failures} times before it was ready ({_exit_text(code)}); the end of its log:\n"
+                    f"{log_tail(self.launcher.log)}",
+                    hint=f"the whole log: {self.launcher.log}",
+                )
+            case Again(delay_s, record):
+                say(f"{name} ended ({_exit_text(code)}); starting it again in {delay_s:.1f} s")
+                self._record = record
+                self.ready = False
+                self.restarts += 1
+                await asyncio.sleep(delay_s)
+
+    async def stop(self) -> None:
+        """Ask it to end, wait as long as it may drain, then end it. A second call changes nothing."""
+        self._stopping = True
+        child = self.child
+        if child is None:
+            return
+        for number, wait_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, KILL_AFTER_S)):
+            child.signal(number)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await child.wait()
+            except TimeoutError:
+                continue
+            return
+
+
+def _exit_text(code: int) -> str:
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+class Supervisor:
+    """All processes of the fleet, in the order in which they start."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.kept: list[Kept] = []
+
+    def add(self, group: asyncio.TaskGroup, launcher: Launcher, *, stop_s: float) -> Kept:
+        """Start and keep one more process; its failure to start fails the group."""
+        kept = Kept(launcher, stop_s=stop_s)
+        self.kept.append(kept)
+        group.create_task(kept.keep(self._say), name=f"keep {launcher.name}")
+        return kept
+
+    async def stop(self, kept: list[Kept]) -> None:
+        """End these processes side by side."""
+        await asyncio.gather(*(one.stop() for one in kept))
+
+    async def stop_all(self, last: Kept | None) -> None:
+        """End everything, `last` (the bus) when all others are gone."""
+        await self.stop([one for one in self.kept if one is not last])
+        if last is not None:
+            await last.stop()
