@@ -65,9 +65,7 @@ def permissions(user: str) -> Permissions:
     publish.append(DEAD_LETTER_SUBJECT.format(service=user))
     subscribe = [_pattern(r.subject) for r in ROUTES.values() if user in r.readers]
     subscribe.append(f"{inbox_prefix(user)}.>")
-    answers = any(
-        r.delivery is Delivery.REQUEST and user in r.readers for r in ROUTES.values()
-    )
+    answers = any(r.delivery is Delivery.REQUEST and user in r.readers for r in ROUTES.values())
     if user == API_QUEUE:
         subscribe += [*_api_subjects(), "$SRV.>"]
         answers = True

@@ -68,7 +68,11 @@ def render(options: ServerOptions) -> str:
     lines = [
         "# Made by shared/nats_config.py from the routes of the contract: change it there.",
         f"listen: {json.dumps(f'{options.host}:{options.port}')}",
-        *([f"http: {json.dumps(f'{options.host}:{options.monitor_port}')}"] if options.monitor_port else []),
+        *(
+            [f"http: {json.dumps(f'{options.host}:{options.monitor_port}')}"]
+            if options.monitor_port
+            else []
+        ),
         f"max_payload: {MAX_PAYLOAD_BYTES}",
         f"max_pending: {MAX_PENDING_BYTES}",
         f'write_deadline: "{WRITE_DEADLINE}"',

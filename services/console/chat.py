@@ -12,7 +12,9 @@ from services.console.openai_http import AnswerFailed, OpenAiHttp, text_of
 HELP = "Ctrl-D ends, /reset forgets the conversation."
 
 
-async def chat(url: str, *, model: str | None, api_key: str | None, system: str | None, max_tokens: int) -> int:
+async def chat(
+    url: str, *, model: str | None, api_key: str | None, system: str | None, max_tokens: int
+) -> int:
     """Talk until end of input; return the exit code. Raises `UserError` where no server answers."""
     async with OpenAiHttp(url, api_key=api_key) as server:
         name = await server.model_or_first(model)
@@ -24,7 +26,9 @@ async def chat(url: str, *, model: str | None, api_key: str | None, system: str 
                 messages = list(opening)
             elif asked:
                 messages.append({"role": "user", "content": asked})
-                answer = await _answer(server, {"model": name, "messages": messages, "max_tokens": max_tokens})
+                answer = await _answer(
+                    server, {"model": name, "messages": messages, "max_tokens": max_tokens}
+                )
                 if answer is None:
                     messages.pop()
                 else:

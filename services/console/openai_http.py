@@ -17,14 +17,16 @@ FAULTS = (aiohttp.ClientError, TimeoutError, msgspec.DecodeError)
 """What a broken or absent server raises; all else is a bug here."""
 
 
-class AnswerFailed(Exception):  # noqa: N818 -- says what happened, like the errors of `shared.errors`
+class AnswerFailed(Exception):
     """The server refused the request or broke the stream; the message is for people."""
 
 
 class OpenAiHttp:
     """A connection pool to one server; an async context manager."""
 
-    def __init__(self, url: str, *, api_key: str | None, connections: int = 1, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, url: str, *, api_key: str | None, connections: int = 1, timeout_s: float = 600.0
+    ) -> None:
         self.base = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._connections = connections
@@ -33,7 +35,9 @@ class OpenAiHttp:
 
     async def __aenter__(self) -> OpenAiHttp:
         connector = aiohttp.TCPConnector(limit=self._connections)
-        self._session = aiohttp.ClientSession(headers=self._headers, connector=connector, timeout=self._timeout)
+        self._session = aiohttp.ClientSession(
+            headers=self._headers, connector=connector, timeout=self._timeout
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -68,7 +72,10 @@ class OpenAiHttp:
             return wanted
         listed = await self.models()
         if not listed:
-            raise UserError(f"{self.base} lists no model", hint="wait until an engine is ready: `headrace status`")
+            raise UserError(
+                f"{self.base} lists no model",
+                hint="wait until an engine is ready: `headrace status`",
+            )
         return listed[0]
 
     async def chat_events(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -76,7 +83,9 @@ class OpenAiHttp:
         data = msgspec.json.encode({**body, "stream": True})
         headers = {"Content-Type": "application/json"}
         try:
-            async with self._open.post(f"{self.base}/chat/completions", data=data, headers=headers) as response:
+            async with self._open.post(
+                f"{self.base}/chat/completions", data=data, headers=headers
+            ) as response:
                 if response.status != OK:
                     raise AnswerFailed(f"HTTP {response.status}: {short(await response.read())}")
                 async for line in response.content:
@@ -100,7 +109,9 @@ def _checked(event: bytes) -> dict[str, Any]:
 
 def text_of(chunk: dict[str, Any]) -> str:
     """Return the text that a chunk carries, of all its choices."""
-    return "".join(choice.get("delta", {}).get("content") or "" for choice in chunk.get("choices", ()))
+    return "".join(
+        choice.get("delta", {}).get("content") or "" for choice in chunk.get("choices", ())
+    )
 
 
 def short(body: bytes) -> str:

@@ -49,7 +49,9 @@ def check_port(host: str, port: int, *, what: str, option: str) -> None:
                     f"port {port} for {what} is taken on {host}",
                     hint=f"stop what listens there, or choose another with {option}",
                 ) from error
-            raise UserError(f"cannot listen on {host}:{port} for {what}: {error.strerror}") from error
+            raise UserError(
+                f"cannot listen on {host}:{port} for {what}: {error.strerror}"
+            ) from error
 
 
 def check_disk(folder: Path) -> None:

@@ -35,7 +35,10 @@ class Instance:
             self.folder.chmod(0o700)
             self._lock = (self.folder / "lock").open("w")
         except OSError as error:
-            raise UserError(f"cannot write to {self.folder}: {error.strerror}", hint="set HEADRACE_HOME to a folder of yours") from error
+            raise UserError(
+                f"cannot write to {self.folder}: {error.strerror}",
+                hint="set HEADRACE_HOME to a folder of yours",
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -54,12 +57,17 @@ class Instance:
     def write_nats(self, *, port: int) -> dict[str, Path]:
         """Write the server's configuration with new passwords; return the password file of each service."""
         passwords = {service: secrets.token_urlsafe(PASSWORD_BYTES) for service in SERVICES}
-        options = ServerOptions(port=port, store_dir=str(self.folder / "jetstream"), passwords=passwords)
+        options = ServerOptions(
+            port=port, store_dir=str(self.folder / "jetstream"), passwords=passwords
+        )
         _write_private(self._nats_conf, render(options))
         files = {service: self.folder / f"{service}.password" for service in SERVICES}
         for service, file in files.items():
             _write_private(file, passwords[service])
-        _write_private(self.folder / "bus.json", msgspec.json.encode({"url": f"nats://127.0.0.1:{port}"}).decode())
+        _write_private(
+            self.folder / "bus.json",
+            msgspec.json.encode({"url": f"nats://127.0.0.1:{port}"}).decode(),
+        )
         return files
 
     @property
@@ -85,7 +93,9 @@ def bus_of(folder: Path) -> BusAddress:
         url = msgspec.json.decode((folder / "bus.json").read_bytes())["url"]
         password = (folder / "console.password").read_text()
     except (OSError, msgspec.DecodeError, KeyError) as error:
-        raise UserError(f"no platform was started from {folder}", hint="start one with `headrace up`") from error
+        raise UserError(
+            f"no platform was started from {folder}", hint="start one with `headrace up`"
+        ) from error
     return BusAddress(url=str(url), password=password)
 
 

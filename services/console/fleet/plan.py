@@ -76,7 +76,9 @@ def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int)
     )
 
 
-def nats_env(prefix: str, options: UpOptions, *, user: str, secrets: Mapping[str, Path]) -> dict[str, str]:
+def nats_env(
+    prefix: str, options: UpOptions, *, user: str, secrets: Mapping[str, Path]
+) -> dict[str, str]:
     """Return how a service reaches the bus; the password travels as a file that only its owner can read."""
     return {
         f"HEADRACE_{prefix}_NATS_URL": f"nats://127.0.0.1:{options.nats_port}",
@@ -99,7 +101,9 @@ def gateway_plan(options: UpOptions, *, secrets: Mapping[str, Path]) -> ProcessP
     )
 
 
-def engine_plans(options: UpOptions, *, service: str, model: Path | None, secrets: Mapping[str, Path]) -> list[ProcessPlan]:
+def engine_plans(
+    options: UpOptions, *, service: str, model: Path | None, secrets: Mapping[str, Path]
+) -> list[ProcessPlan]:
     """Plan the engines; `model` is the directory that they load."""
     args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
     if options.backend == "vllm":

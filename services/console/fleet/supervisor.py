@@ -46,7 +46,9 @@ class Kept:
             decision = after_exit(self._record, lived_s=clock() - born_s, ready=self.ready)
             await self._carry_out(decision, code, say)
 
-    async def _carry_out(self, decision: Again | GiveUp, code: int, say: Callable[[str], None]) -> None:
+    async def _carry_out(
+        self, decision: Again | GiveUp, code: int, say: Callable[[str], None]
+    ) -> None:
         name = self.launcher.name
         match decision:
             case GiveUp(failures):

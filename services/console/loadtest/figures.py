@@ -1,4 +1,4 @@
-"""From request samples to the figures of a load test. Pure. Definitions:
+"""From request samples to the figures of a load test. Pure.
 
 TTFT: from sending (or the scheduled arrival) to the first token. TPOT: (last token - first token) / (output tokens - 1).
 Inter-token: between chunks that carry text. End to end: to the end of the answer. Percentiles are nearest-rank.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -76,14 +77,13 @@ def spread(seconds: Sequence[float]) -> Spread | None:
 
 def tpot_s(sample: Sample) -> float | None:
     """Return the time per output token after the first, or `None` where there is only one."""
-    if sample.output_tokens < 2 or len(sample.token_times_s) < 2:
+    if sample.output_tokens <= 1 or len(sample.token_times_s) <= 1:
         return None
     return (sample.token_times_s[-1] - sample.token_times_s[0]) / (sample.output_tokens - 1)
 
 
 def _gaps(sample: Sample) -> list[float]:
-    times = sample.token_times_s
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(sample.token_times_s)]
 
 
 def summarise(samples: Sequence[Sample], *, elapsed_s: float, token_index: int) -> Figures:
@@ -93,7 +93,11 @@ def summarise(samples: Sequence[Sample], *, elapsed_s: float, token_index: int) 
     out = sum(s.output_tokens for s in good)
     prompt = sum(s.prompt_tokens for s in good)
     with_text = [s for s in good if s.token_times_s]
-    nth = [s.token_times_s[token_index - 1] - s.due_s for s in good if len(s.token_times_s) >= token_index]
+    nth = [
+        s.token_times_s[token_index - 1] - s.due_s
+        for s in good
+        if len(s.token_times_s) >= token_index
+    ]
     return Figures(
         requests=len(samples),
         failed=len(samples) - len(good),

@@ -113,4 +113,8 @@ class LoadRun:
                 if self._waiting < MAX_WAITING:
                     group.create_task(arrival(due_s))
                 else:
-                    self._enter(Sample(due_s=due_s, end_s=due_s, error="no free client: raise --concurrency"))
+                    self._enter(
+                        Sample(
+                            due_s=due_s, end_s=due_s, error="no free client: raise --concurrency"
+                        )
+                    )

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-WORDS = (
+NOUNS = (
     "time year people way day man thing woman life child world school state family student group country problem hand part "
     "place case week company system program question work government number night point home water room mother area money "
     "story fact month lot right study book eye job word business issue side kind head house service friend father power hour "
     "game line end member law car city community name president team minute idea kid body information back parent face others "
     "level office door health person art war history party result change morning reason research girl guy moment air teacher "
     "force education foot boy age policy music market sense nation plan college interest death experience effect use class"
-).split()
+)
+WORDS = tuple(NOUNS.split())
 """Frequent English nouns: with a leading space each is one token in all usual byte-pair vocabularies."""
 
 

@@ -1,0 +1,73 @@
+"""What `headrace up` would start, by values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.console.fleet.plan import (
+    GIB,
+    UpOptions,
+    check_memory,
+    engine_plans,
+    gateway_plan,
+    memory_needed_bytes,
+)
+from shared.errors import UserError
+
+SECRETS = {
+    "gateway": Path("/s/gateway"),
+    "engine": Path("/s/engine"),
+    "console": Path("/s/console"),
+}
+
+
+def test_each_engine_has_its_own_name_and_the_engine_user():
+    plans = engine_plans(UpOptions(engines=3, fake=True), service="m", model=None, secrets=SECRETS)
+
+    assert ["engine-0", "engine-1", "engine-2"] == [plan.name for plan in plans]
+    assert {"/s/engine"} == {plan.env["HEADRACE_ENGINE_NATS_PASSWORD_FILE"] for plan in plans}
+    assert {"engine"} == {plan.env["HEADRACE_ENGINE_NATS_USER"] for plan in plans}
+
+
+def test_passwords_are_never_on_a_command_line_or_in_the_environment():
+    plan = gateway_plan(UpOptions(), secrets=SECRETS)
+
+    assert not any("password" in arg for arg in plan.args)
+    assert all(key.endswith("_FILE") for key in plan.env if "PASSWORD" in key)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        (UpOptions(), "vllm"),
+        (UpOptions(fake=True), "fake"),
+        (UpOptions(upstream="http://127.0.0.1:1/v1"), "openai"),
+    ],
+)
+def test_backend_follows_the_options(options, backend):
+    (plan,) = engine_plans(options, service="m", model=Path("/m"), secrets=SECRETS)
+
+    assert backend == options.backend
+    assert backend == plan.args[plan.args.index("--backend") + 1]
+
+
+def test_an_engine_gets_as_long_to_stop_as_it_may_drain():
+    (plan,) = engine_plans(
+        UpOptions(fake=True, drain_s=12.0), service="m", model=None, secrets=SECRETS
+    )
+
+    assert plan.stop_s > 12.0
+
+
+def test_only_vllm_needs_memory():
+    assert 0 == memory_needed_bytes(UpOptions(fake=True, engines=9), weight_bytes=GIB)
+    assert memory_needed_bytes(UpOptions(engines=2), weight_bytes=GIB) > 2 * 3 * GIB
+
+
+def test_too_little_memory_is_told_with_the_numbers_and_what_to_change():
+    with pytest.raises(UserError, match=r"need about .* GiB .* 1\.0 GiB are free") as caught:
+        check_memory(UpOptions(engines=4), weight_bytes=GIB, available_bytes=GIB)
+
+    assert "--engines" in caught.value.hint
