@@ -10,11 +10,7 @@ from typing import Literal
 import msgspec
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the groups below: an unknown key stops the start."""
-
-
-class VllmSettings(Settings):
+class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Backend `vllm`: a real `AsyncLLM` in this process tree."""
 
     model: str = ""
@@ -43,11 +39,11 @@ class VllmSettings(Settings):
     """vLLM's name of the parser that splits reasoning from the answer."""
     template_timeout_s: float = 5.0
     """Deadline of rendering one chat prompt: a template may loop for ever."""
-    extra_args: dict[str, object] = {}  # noqa: RUF012 - msgspec copies it for each instance
+    extra_args: dict[str, object] = {}
     """Further fields of vLLM's `AsyncEngineArgs`, as they are."""
 
 
-class FakeSettings(Settings):
+class FakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Backend `fake`: no model, text from a seed, latency from this small model of an engine."""
 
     seed: int = 0
@@ -56,8 +52,8 @@ class FakeSettings(Settings):
     """Context length in tokens."""
     max_streams: int = 128
     """Choices in one batch."""
-    total_blocks: int = 4096
-    """Blocks in the pool; a choice waits while its prompt does not fit."""
+    total_blocks: int = 16_384
+    """Blocks in the pool; a job waits while what it will need does not fit."""
     block_tokens: int = 16
     """Tokens in a block."""
     prefill_tokens_per_s: float = 20_000.0
@@ -65,18 +61,20 @@ class FakeSettings(Settings):
     chunk_tokens: int = 2048
     """Prompt tokens computed in one step at most: a long prompt spreads over several steps."""
     step_s: float = 0.01
-    """Time of a decode step with no stream in it; 0 with `stream_step_s` 0: as fast as the loop goes."""
+    """Time of a decode step with no stream in it; with 0 here and below: as fast as the loop goes."""
     stream_step_s: float = 0.0
     """Added to a step for each running choice."""
     start_s: float = 0.0
     """Time that loading takes."""
+    render_s: float = 0.0
+    """Time that rendering and tokenizing a prompt takes."""
     answer_tokens: int = 64
-    """Length of an answer whose request names no `max_tokens`, on average."""
+    """Length of an answer that ends by itself, on average."""
     stamp: bool = False
     """Token text is `T%016d ` with the monotonic clock in ns: benchmarks read the latency from it."""
 
 
-class OpenAiSettings(Settings):
+class OpenAiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Backend `openai`: any server that speaks OpenAI's HTTP API (vLLM, SGLang, TGI, llama.cpp)."""
 
     url: str = ""
@@ -101,7 +99,7 @@ class OpenAiSettings(Settings):
     """Failed probes in a row after which the server counts as dead."""
 
 
-class RingSettings(Settings):
+class RingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept for resends."""
 
     stream_bytes: int = 1 << 20
@@ -112,7 +110,7 @@ class RingSettings(Settings):
     """How long a finished stream is kept: longer than any gateway takes to notice a gap."""
 
 
-class EngineSettings(Settings):
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine process."""
 
     service: str = "default"

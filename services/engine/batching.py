@@ -1,0 +1,62 @@
+"""Deltas of one loop tick, gathered to one message for each gateway.
+
+A step of the backend hands over its pieces one by one in a single tick, so a tick's worth is a step's worth.
+A message is closed early where the next delta would take it past the bound.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from shared.ids import EngineId, GatewayId
+from shared.messages import Delta, TokenBatch
+
+
+class _Open:
+    """The message being filled for one gateway."""
+
+    __slots__ = ("deltas", "size")
+
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+        self.size = 0
+
+
+class Outbox:
+    """What waits for the end of the tick."""
+
+    def __init__(self, engine: EngineId, *, max_bytes: int) -> None:
+        self._engine = engine
+        self._max_bytes = max_bytes
+        self._open: dict[GatewayId, _Open] = {}
+        self._closed: list[TokenBatch] = []
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Outbox {len(self._closed)} closed, {len(self._open)} open>"
+
+    def add(self, gateway: GatewayId, delta: Delta, size: int) -> bool:
+        """Take a delta of `size` bytes; return whether it is the first since `take`."""
+        message = self._open.get(gateway)
+        if message is None:
+            is_first = not self._open and not self._closed
+            message = self._open[gateway] = _Open()
+        else:
+            is_first = False
+            if message.size + size > self._max_bytes:
+                self._close(gateway, message)
+                message = self._open[gateway] = _Open()
+        message.deltas.append(delta)
+        message.size += size
+        return is_first
+
+    def take(self) -> list[TokenBatch]:
+        """Return the messages in order and begin anew."""
+        for gateway, message in self._open.items():
+            self._close(gateway, message)
+        self._open.clear()
+        closed, self._closed = self._closed, []
+        return closed
+
+    def _close(self, gateway: GatewayId, message: _Open) -> None:
+        self._closed.append(TokenBatch(gateway=gateway, engine=self._engine, deltas=message.deltas))
