@@ -1,0 +1,132 @@
+"""What this gateway knows about each engine's load beyond its last heartbeat. No clock, no bus.
+
+A heartbeat is up to half a second old; what this gateway sent since then is missing from it, what ended since then is still in it.
+The book keeps both differences, and each heartbeat corrects them, so an error lives for one beat at most.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from services.gateway.penalty import Penalty
+from shared.ids import EngineId, StreamNo
+from shared.messages import EngineHeartbeat, EngineState
+
+
+class Held:
+    """What one stream of ours holds at an engine."""
+
+    __slots__ = ("answered", "choices", "work_tokens")
+
+    def __init__(self, *, work_tokens: int, choices: int) -> None:
+        self.work_tokens = work_tokens
+        self.choices = choices
+        self.answered = False
+
+
+class Account:
+    """The load of one engine as this gateway sees it."""
+
+    __slots__ = (
+        "_ended_tokens",
+        "_held",
+        "_reported_tokens",
+        "_unseen",
+        "_unseen_tokens",
+        "others_choices",
+        "own_choices",
+        "penalty",
+        "ready_since",
+    )
+
+    def __init__(self) -> None:
+        self._held: dict[StreamNo, Held] = {}
+        self._unseen: set[StreamNo] = set()
+        self._unseen_tokens = 0
+        self._reported_tokens = 0
+        self._ended_tokens = 0
+        self.own_choices = 0
+        self.others_choices = 0
+        """Choices of other gateways, as of the last heartbeat."""
+        self.ready_since: float | None = None
+        self.penalty = Penalty()
+
+    @property
+    def own_streams(self) -> int:
+        """Streams of ours that are open here."""
+        return len(self._held)
+
+    def outstanding_tokens(self, *, gateways: int = 1) -> int:
+        """Return the token work left here now; other gateways are assumed to have sent as much since the last beat as this one."""
+        seen = max(0, self._reported_tokens - self._ended_tokens)
+        return seen + self._unseen_tokens * gateways
+
+    def observe(self, beat: EngineHeartbeat, *, now: float) -> None:
+        """Take the engine's own figures; what it has answered is in them, what is on its way is not."""
+        self._reported_tokens = beat.outstanding_tokens
+        self._ended_tokens = 0
+        self._unseen = {stream for stream in self._unseen if not self._held[stream].answered}
+        self._unseen_tokens = sum(self._held[stream].work_tokens for stream in self._unseen)
+        self.others_choices = max(0, beat.running + beat.waiting - self.own_choices)
+        if beat.state is not EngineState.READY:
+            self.ready_since = None
+        elif self.ready_since is None:
+            self.ready_since = now
+
+    def sent(self, stream: StreamNo, *, work_tokens: int, choices: int) -> None:
+        """Count a submit that leaves now."""
+        self._held[stream] = Held(work_tokens=work_tokens, choices=choices)
+        self._unseen.add(stream)
+        self._unseen_tokens += work_tokens
+        self.own_choices += choices
+
+    def answered(self, stream: StreamNo) -> None:
+        """Note that the engine took the stream: its next heartbeat includes it."""
+        held = self._held.get(stream)
+        if held is not None:
+            held.answered = True
+
+    def ended(self, stream: StreamNo, *, unused_tokens: int) -> None:
+        """Forget a stream; `unused_tokens` of its work will never be done. A second call changes nothing."""
+        held = self._held.pop(stream, None)
+        if held is None:
+            return
+        self.own_choices -= held.choices
+        if stream in self._unseen:
+            self._unseen.discard(stream)
+            self._unseen_tokens -= held.work_tokens
+        else:
+            self._ended_tokens += min(max(0, unused_tokens), held.work_tokens)
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Account {len(self._held)} own streams, {self.outstanding_tokens()} tokens>"
+
+
+class LoadBook:
+    """The accounts of all engines."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[EngineId, Account] = {}
+
+    @override
+    def __repr__(self) -> str:
+        return f"<LoadBook {self._accounts}>"
+
+    @property
+    def own_choices(self) -> int:
+        """Choices of ours over all engines."""
+        return sum(account.own_choices for account in self._accounts.values())
+
+    def account(self, engine: EngineId) -> Account:
+        """Return the account of an engine, opened on first use."""
+        account = self._accounts.get(engine)
+        if account is None:
+            account = self._accounts[engine] = Account()
+        return account
+
+    def forget(self, engine: EngineId) -> None:
+        """Close the account of an engine that is gone, once nothing of ours is left there."""
+        account = self._accounts.get(engine)
+        if account is not None and account.own_streams == 0:
+            del self._accounts[engine]

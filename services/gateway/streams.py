@@ -1,0 +1,258 @@
+"""Every open stream of this gateway, and what to do when its deltas do not come in order. No clock, no bus.
+
+The usual delta costs one look-up, one comparison and the call of the stream's sink. A gap holds later deltas back (bounded) and
+asks the engine
+to send again; a stream that stays quiet is asked about too, since a lost *last* delta leaves no gap to see. What cannot be
+repaired is lost.
+The sink closes the stream when it has its last delta. Late deltas of closed streams are dropped, and their engine is told to
+stop, but not often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+import msgspec
+from typing_extensions import override
+
+from shared.ids import EngineId, StreamNo
+from shared.messages import Delta, Resent, TokenBatch
+
+Sink = Callable[[Delta], None]
+"""Takes the deltas of one stream in order; must be short and must not raise."""
+
+
+class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of repair."""
+
+    max_held: int = 1024
+    """Deltas kept behind a gap; more is a lost stream (at 100 tokens/s: 10 s of silence about the gap)."""
+    max_asks: int = 3
+    """Unsuccessful questions in a row before a stream counts as lost."""
+    quiet_s: float = 4.0
+    """Without a delta for this long the engine is asked whether one was lost; doubled each time up to `quiet_max_s`."""
+    quiet_max_s: float = 60.0
+    stray_cancel_s: float = 1.0
+    """At most one cancel per closed stream in this time."""
+    strays_kept: int = 1024
+    """Closed streams remembered for that."""
+
+
+class LossReason(StrEnum):
+    """Why a stream cannot go on."""
+
+    GONE = "gone"
+    """The engine does not have the missing deltas any more."""
+    NO_ANSWER = "no_answer"
+    """The engine did not answer, or its answers did not fill the gap."""
+    TOO_FAR = "too_far"
+    """More deltas came behind the gap than are kept."""
+
+
+class AskResend(msgspec.Struct, frozen=True):
+    """Request `Resend` from the engine, then call `on_resent` or `on_no_answer`."""
+
+    engine: EngineId
+    stream: StreamNo
+    from_seq: int
+
+
+class CancelStray(msgspec.Struct, frozen=True):
+    """Tell the engine that nobody listens to this stream."""
+
+    engine: EngineId
+    stream: StreamNo
+
+
+class StreamLost(msgspec.Struct, frozen=True):
+    """The stream was closed; tell its owner."""
+
+    engine: EngineId
+    stream: StreamNo
+    reason: LossReason
+
+
+Effect = AskResend | CancelStray | StreamLost
+
+
+class OpenStream:
+    """One stream: what comes next and where it goes."""
+
+    __slots__ = (
+        "asking",
+        "asks",
+        "engine",
+        "expected",
+        "held",
+        "no",
+        "patience_s",
+        "quiet_since",
+        "seen",
+        "sink",
+        "started",
+    )
+
+    def __init__(self, no: StreamNo, engine: EngineId, sink: Sink) -> None:
+        self.no = no
+        self.engine = engine
+        self.sink = sink
+        self.expected = 0
+        self.held: dict[int, Delta] = {}
+        self.asking = False
+        self.asks = 0
+        self.started = False
+        self.seen = -1
+        self.quiet_since = 0.0
+        self.patience_s = 0.0
+
+
+class StreamTable:
+    """The open streams by number."""
+
+    def __init__(self, settings: StreamSettings) -> None:
+        self._settings = settings
+        self._open: dict[StreamNo, OpenStream] = {}
+        self._strays: dict[StreamNo, float] = {}
+        self._last_no = 0
+        self.duplicates = 0
+        self.gaps = 0
+        self.strays = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @override
+    def __repr__(self) -> str:
+        return f"<StreamTable {len(self._open)} open, {self.gaps} gaps, {self.strays} strays>"
+
+    def open(self, engine: EngineId, sink: Sink) -> StreamNo:
+        """Open a stream at an engine and return its number; do so before the submit, the first delta may overtake the reply."""
+        self._last_no += 1
+        no = StreamNo(self._last_no)
+        self._open[no] = OpenStream(no, engine, sink)
+        return no
+
+    def started(self, no: StreamNo) -> None:
+        """Note that the engine has the stream, so that silence is worth a question."""
+        stream = self._open.get(no)
+        if stream is not None:
+            stream.started = True
+
+    def close(self, no: StreamNo, *, now: float) -> None:
+        """Take no more deltas. Unknown numbers are ignored. The caller cancels at the engine where that is due."""
+        if self._open.pop(no, None) is not None:
+            self._remember(no, now)
+
+    def on_batch(self, batch: TokenBatch, *, now: float) -> list[Effect]:
+        """Hand the deltas to their sinks; the hot path."""
+        effects: list[Effect] = []
+        get = self._open.get
+        for delta in batch.deltas:
+            stream = get(delta.stream)
+            if stream is None:
+                self._stray(batch.engine, delta.stream, now, effects)
+            elif delta.seq == stream.expected and not stream.held:
+                stream.expected = delta.seq + 1
+                stream.sink(delta)
+            else:
+                self._out_of_order(stream, delta, effects)
+        return effects
+
+    def on_resent(self, resent: Resent) -> list[Effect]:
+        """Take the answer of an engine to `AskResend`."""
+        effects: list[Effect] = []
+        stream = self._open.get(resent.stream)
+        if stream is None:
+            return effects
+        stream.asking = False
+        if resent.gone:
+            self._lose(stream, LossReason.GONE, effects)
+            return effects
+        before = stream.expected
+        self._run(stream, resent.deltas)
+        if stream.expected > before:
+            stream.asks = 0
+        if stream.held and stream.no in self._open:
+            self._ask_again(stream, effects)
+        return effects
+
+    def on_no_answer(self, no: StreamNo) -> list[Effect]:
+        """Note that `AskResend` failed or timed out."""
+        effects: list[Effect] = []
+        stream = self._open.get(no)
+        if stream is not None:
+            stream.asking = False
+            self._ask_again(stream, effects)
+        return effects
+
+    def tick(self, *, now: float) -> list[Effect]:
+        """Ask about streams that have been quiet; call about once a second."""
+        effects: list[Effect] = []
+        for stream in self._open.values():
+            if stream.seen != stream.expected:
+                stream.seen = stream.expected
+                stream.quiet_since = now
+                stream.patience_s = self._settings.quiet_s
+            elif now - stream.quiet_since >= stream.patience_s and not stream.asking:
+                stream.patience_s = min(2 * stream.patience_s, self._settings.quiet_max_s)
+                stream.quiet_since = now
+                if stream.started or stream.expected > 0:
+                    self._ask(stream, effects)
+        return effects
+
+    def _out_of_order(self, stream: OpenStream, delta: Delta, effects: list[Effect]) -> None:
+        if delta.seq < stream.expected or delta.seq in stream.held:
+            self.duplicates += 1
+            return
+        if delta.seq == stream.expected:
+            self._run(stream, (delta,))
+            return
+        if len(stream.held) >= self._settings.max_held:
+            self._lose(stream, LossReason.TOO_FAR, effects)
+            return
+        stream.held[delta.seq] = delta
+        if not stream.asking:
+            self.gaps += 1
+            self._ask(stream, effects)
+
+    def _run(self, stream: OpenStream, deltas: Iterable[Delta]) -> None:
+        """Deliver what is now in order, from `deltas` and from what was held."""
+        held = stream.held
+        for delta in deltas:
+            if delta.seq >= stream.expected:
+                held.setdefault(delta.seq, delta)
+        while (following := held.pop(stream.expected, None)) is not None:
+            stream.expected += 1
+            stream.sink(following)
+            if stream.no not in self._open:
+                held.clear()
+
+    def _ask(self, stream: OpenStream, effects: list[Effect]) -> None:
+        stream.asking = True
+        effects.append(AskResend(stream.engine, stream.no, stream.expected))
+
+    def _ask_again(self, stream: OpenStream, effects: list[Effect]) -> None:
+        stream.asks += 1
+        if stream.asks >= self._settings.max_asks:
+            self._lose(stream, LossReason.NO_ANSWER, effects)
+        else:
+            self._ask(stream, effects)
+
+    def _lose(self, stream: OpenStream, reason: LossReason, effects: list[Effect]) -> None:
+        self._open.pop(stream.no, None)
+        effects.append(StreamLost(stream.engine, stream.no, reason))
+
+    def _stray(self, engine: EngineId, no: StreamNo, now: float, effects: list[Effect]) -> None:
+        self.strays += 1
+        told_at = self._strays.get(no)
+        if told_at is None or now - told_at >= self._settings.stray_cancel_s:
+            self._remember(no, now)
+            effects.append(CancelStray(engine, no))
+
+    def _remember(self, no: StreamNo, now: float) -> None:
+        """Keep when a closed stream was last told off; the oldest make room."""
+        self._strays.pop(no, None)
+        self._strays[no] = now
+        if len(self._strays) > self._settings.strays_kept:
+            del self._strays[next(iter(self._strays))]
