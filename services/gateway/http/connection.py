@@ -1,0 +1,352 @@
+"""One client connection: requests strictly in order, one in flight, input behind it held back within a bound.
+
+End of input while an answer is pending counts as the client having left. A client that only closed its sending side looks exactly the
+same until we write, and a request must be cancelled when its client is gone; uvicorn and aiohttp decide alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from enum import IntEnum
+from typing import Final, cast
+
+from typing_extensions import override
+
+from services.gateway.http.exchange import Exchange, Stage
+from services.gateway.http.heads import CONTINUE, Pairs
+from services.gateway.http.parser import SLICE_BYTES, Phase, Request, RequestParser, RequestRefused
+from services.gateway.http.shell import Outbox, Shell
+
+HELD_INPUT_BYTES: Final = 65_536
+"""Pipelined input kept while an answer is pending; reading pauses beyond (and then a disconnect is noticed only by writing)."""
+TURNED_AWAY_AT_ONCE: Final = 256
+"""Connections over the limit that are being told so; more are dropped without a word."""
+_UNAVAILABLE: Final = 503
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_NEVER: Final = float("inf")
+
+
+class End(IntEnum):
+    """How far the connection is with ending."""
+
+    OPEN = 0
+    HALF_CLOSED = 1
+    """Our last byte is written; input is read and dropped until the client closes or `linger_s` is over."""
+    CLOSED = 2
+    """The transport was told to close; it may still be flushing."""
+
+
+class Connection(asyncio.Protocol):
+    """Protocol of one accepted connection."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.peer = ""
+        self.outbox: Outbox = shell.outbox
+        self._shell = shell
+        self._settings = shell.settings
+        self._parser = RequestParser(shell.settings)
+        self._transport = cast(asyncio.Transport, None)
+        self._exchange: Exchange | None = None
+        self._refusal: RequestRefused | None = None
+        self._held: bytes | memoryview = b""
+        self._is_advancing = False
+        self._end = End.OPEN
+        self._deadline = _NEVER
+        self._body_bytes = 0
+        self._body_began_at = 0.0
+        self._is_write_paused = False
+        self._sent_bytes = 0
+        self._acked_bytes = 0
+        self._progress_at = 0.0
+
+    # Questions
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server is stopping, so that no answer may promise a next request."""
+        return self._shell.is_draining
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Not yet taken by the kernel."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def stage(self) -> str:
+        """`idle`, `reading`, `waiting`, `streaming` or `closing`, for metrics."""
+        if self._end is not End.OPEN:
+            return "closing"
+        if self._exchange is not None:
+            return "streaming" if self._exchange.stage is Stage.STREAMING else "waiting"
+        return "idle" if self._parser.phase is Phase.BETWEEN else "reading"
+
+    # Called by the loop
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        shell = self._shell
+        shell.connections.add(self)
+        shell.counts.connections += 1
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+        self._deadline = shell.loop.time() + self._settings.head_timeout_s
+        if len(shell.connections) > shell.max_connections:
+            self._turn_away()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._end is not End.OPEN:
+            return
+        if self._exchange is None and not self._is_write_paused:
+            self._held = data if len(data) <= SLICE_BYTES else memoryview(data)
+            self._advance()
+            return
+        self._held = bytes(self._held) + data
+        if len(self._held) > HELD_INPUT_BYTES:
+            self._transport.pause_reading()
+
+    @override
+    def eof_received(self) -> bool:
+        self._lose()
+        self._close()
+        return False
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end = End.CLOSED
+        self._shell.connections.discard(self)
+        self._count_body(0)
+        self._held = b""
+        self._lose()
+
+    @override
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._progress_at = self._shell.loop.time()
+
+    @override
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        if self._exchange is None and self._end is End.OPEN:
+            self._advance()
+
+    # Called by the exchange
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the transport."""
+        self._sent_bytes += len(data)
+        self._transport.write(data)
+
+    def send_stream(self, data: bytes) -> None:
+        """Hand bytes of a stream to the transport, or cut the client if too much of it waits already."""
+        self._sent_bytes += len(data)
+        self._transport.write(data)
+        if self._is_write_paused and self.buffered_bytes > self._settings.max_write_buffer_bytes:
+            self._cut_slow_client()
+
+    def build_head(self, status: int, content_type: str, framing: str, headers: Pairs) -> bytes:
+        """Return a response head, counted."""
+        self._shell.counts.responses[status] += 1
+        return self._shell.heads.build(status, content_type, framing, headers)
+
+    def finish(self, *, keep_alive: bool) -> None:
+        """The answer is written: go on with the next request, or end."""
+        self._exchange = None
+        if self._end is not End.OPEN:
+            return
+        if not keep_alive or self._shell.is_draining:
+            self._half_close()
+            return
+        self._deadline = self._shell.loop.time() + self._settings.keep_alive_s
+        if not self._is_advancing:
+            self._advance()
+
+    def cut(self, *, is_delimited: bool) -> None:
+        """End the connection without ending the answer; by a reset where the client could take closing for its end."""
+        self._exchange = None
+        if is_delimited:
+            self._close()
+            return
+        self._end = End.CLOSED
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+
+    # Called by the server
+
+    def sweep(self, now: float) -> None:
+        """Enforce what is due."""
+        if self._is_write_paused and self._is_stalled(now):
+            self._cut_slow_client()
+        elif now >= self._deadline:
+            self._expire(now)
+
+    def close_if_idle(self) -> None:
+        """End an idle connection gently; others end after their answer because the server is draining."""
+        if self._end is End.OPEN and self._exchange is None and self._parser.phase is Phase.BETWEEN:
+            self._half_close()
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._end = End.CLOSED
+        self._transport.abort()
+        self._lose()
+
+    # Input
+
+    def _advance(self) -> None:
+        """Feed held input and start requests until one is pending or nothing is left."""
+        self._is_advancing = True
+        while self._exchange is None and self._end is End.OPEN and not self._is_write_paused:
+            if self._parser.ready:
+                self._start(self._parser.ready.popleft())
+            elif self._refusal is not None:
+                self._refuse(self._refusal)
+            elif self._held:
+                self._feed_slice()
+            else:
+                self._await_input()
+                break
+        self._is_advancing = False
+        if len(self._held) <= HELD_INPUT_BYTES:
+            self._transport.resume_reading()
+
+    def _feed_slice(self) -> None:
+        piece, self._held = self._held[:SLICE_BYTES], self._held[SLICE_BYTES:]
+        try:
+            self._parser.feed(piece, now=self._shell.loop.time())
+        except RequestRefused as refusal:
+            self._refusal = refusal
+            self._held = b""
+        self._count_body(self._parser.body_bytes)
+
+    def _count_body(self, body_bytes: int) -> None:
+        if body_bytes != self._body_bytes:
+            self._shell.unfinished_body_bytes += body_bytes - self._body_bytes
+            self._body_bytes = body_bytes
+            if self._shell.unfinished_body_bytes > self._settings.max_unfinished_body_bytes:
+                self._refusal = RequestRefused(
+                    503, "Too many large requests at once; try again later."
+                )
+
+    def _await_input(self) -> None:
+        parser, settings = self._parser, self._settings
+        if parser.phase is Phase.HEAD:
+            self._deadline = parser.began_at + settings.head_timeout_s
+            self._body_began_at = 0.0
+        elif parser.phase is Phase.BODY:
+            now = self._shell.loop.time()
+            self._body_began_at = self._body_began_at or now
+            self._deadline = min(
+                now + settings.body_idle_s, self._body_began_at + settings.body_total_s
+            )
+            if parser.is_continue_due:
+                parser.is_continue_due = False
+                self.send(CONTINUE)
+
+    def _start(self, request: Request) -> None:
+        shell = self._shell
+        shell.counts.requests += 1
+        self._deadline = _NEVER
+        self._body_began_at = 0.0
+        exchange = self._exchange = Exchange(self, request)
+        try:
+            shell.handler(exchange)
+        except Exception as error:  # noqa: BLE001 - a fault in one request must not end the others on this loop
+            self._report("HTTP handler failed", error)
+            self._answer_failure(exchange)
+
+    # Answers of our own
+
+    def _answer_failure(self, exchange: Exchange) -> None:
+        if exchange.stage is not Stage.WAITING:
+            exchange.abort()
+            return
+        content_type, body = self._shell.error_body(500, "Internal error.")
+        exchange.keep_alive = False
+        exchange.respond(500, body, content_type=content_type)
+
+    def _refuse(self, refusal: RequestRefused) -> None:
+        content_type, body = self._shell.error_body(refusal.status, str(refusal))
+        framing = f"content-length: {len(body)}\r\nconnection: close\r\n"
+        headers = (("retry-after", "1"),) if refusal.status == _UNAVAILABLE else ()
+        self._shell.counts.refused[refusal.status] += 1
+        self.send(self.build_head(refusal.status, content_type, framing, headers) + body)
+        self._half_close()
+
+    def _turn_away(self) -> None:
+        """Over the bound: say so while that is cheap, else drop."""
+        self._shell.counts.connections_refused += 1
+        if len(self._shell.connections) > self._shell.max_connections + TURNED_AWAY_AT_ONCE:
+            self.abort()
+        else:
+            self._refuse(RequestRefused(_UNAVAILABLE, "Too many connections; try again later."))
+
+    # Ends
+
+    def _lose(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        self._shell.counts.disconnects += 1
+        try:
+            exchange.lose()
+        except Exception as error:  # noqa: BLE001 - as for the handler
+            self._report("on_disconnect failed", error)
+
+    def _cut_slow_client(self) -> None:
+        self._shell.counts.slow_clients += 1
+        self.abort()
+
+    def _half_close(self) -> None:
+        self._end = End.HALF_CLOSED
+        self._wind_up()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._end = End.CLOSED
+        self._wind_up()
+        self._transport.close()
+
+    def _wind_up(self) -> None:
+        self._held = b""
+        self._progress_at = self._shell.loop.time()
+        self._deadline = self._progress_at + self._settings.linger_s
+
+    def _expire(self, now: float) -> None:
+        if self._end is End.OPEN:
+            if self._parser.phase is Phase.BETWEEN:
+                self._half_close()
+            else:
+                self._refuse(RequestRefused(408, "The request took too long to arrive."))
+        elif self.buffered_bytes:
+            if self._is_stalled(now):
+                self._cut_slow_client()
+        elif self._end is End.HALF_CLOSED:
+            self._close()
+        else:
+            self.abort()
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether the client took nothing for `write_stall_s`; notes progress."""
+        acked_bytes = self._sent_bytes - self.buffered_bytes
+        if acked_bytes != self._acked_bytes:
+            self._acked_bytes, self._progress_at = acked_bytes, now
+        return now - self._progress_at >= self._settings.write_stall_s
+
+    def _report(self, message: str, error: Exception) -> None:
+        self._shell.counts.handler_errors += 1
+        self._shell.loop.call_exception_handler({"message": message, "exception": error})
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Connection {self.peer}: {self.stage}, {self._end.name.lower()}>"

@@ -1,0 +1,93 @@
+"""What all connections of one server share: settings, handler, counts, the merging outbox. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from services.gateway.http.heads import Heads
+from services.gateway.http.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from services.gateway.http.connection import Connection
+    from services.gateway.http.exchange import Exchange
+
+Handler = Callable[["Exchange"], None]
+"""Gets a request that arrived whole; answers it now or later. Runs on the loop, must be short."""
+
+ErrorBody = Callable[[int, str], tuple[str, bytes]]
+"""Status and message → content type and body of an answer that the server gives without asking the handler."""
+
+
+def plain_error(status: int, message: str) -> tuple[str, bytes]:
+    """Return the message as a line of text."""
+    del status
+    return "text/plain; charset=utf-8", message.encode() + b"\n"
+
+
+class HttpCounts:
+    """Totals since the start, for metrics."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.connections_refused = 0
+        """Over `max_connections`."""
+        self.requests = 0
+        """Handed to the handler."""
+        self.responses: Counter[int] = Counter()
+        """Begun, by status; with those that the server gave itself."""
+        self.refused: Counter[int] = Counter()
+        """Answered without the handler, by status."""
+        self.disconnects = 0
+        """Clients that left before their answer ended."""
+        self.slow_clients = 0
+        """Connections cut because the client did not read."""
+        self.handler_errors = 0
+        """Exceptions that escaped from the handler or from `on_disconnect`."""
+
+
+class Outbox:
+    """Merges what streams write within one tick of the loop into one transport write each.
+
+    One engine step reaches the gateway as one message, but under load several messages are read in one tick.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[Exchange] = []
+
+    def add(self, exchange: Exchange) -> None:
+        """Have the exchange flushed at the end of this tick; once per tick and exchange."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(exchange)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for exchange in waiting:
+            exchange.flush()
+
+
+class Shell:
+    """Shared by the connections of one server."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        handler: Handler,
+        error_body: ErrorBody,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.settings = settings
+        self.handler = handler
+        self.error_body = error_body
+        self.loop = loop
+        self.heads = Heads()
+        self.outbox = Outbox(loop)
+        self.counts = HttpCounts()
+        self.connections: set[Connection] = set()
+        self.max_connections = settings.max_connections
+        self.is_draining = False
+        self.unfinished_body_bytes = 0
