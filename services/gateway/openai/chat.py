@@ -1,0 +1,116 @@
+"""`POST /v1/chat/completions`: the body, and the `Call` that it stands for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from services.gateway.call import Call, invalid
+from services.gateway.openai import request
+from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.messages import ChatMessage, canonical_json
+from services.gateway.openai.request import Count
+from services.gateway.openai.tools import Tool, ToolChoice, choice_text, tools_json
+from services.gateway.openai.unsupported import CHAT, refuse_unsupported
+from shared.messages import ChatPrompt
+
+BYTES_PER_TOKEN = 4
+"""Of English text in common vocabularies; only for the estimate of work."""
+
+
+class ChatBody(request.CommonBody, frozen=True, kw_only=True):
+    """A chat request. The fields typed `Any` are those of `unsupported.CHAT`."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    audio: Any = None
+    function_call: Any = None
+    functions: Any = None
+    metadata: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    prediction: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    reasoning_effort: Any = None
+    store: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+_DECODER = msgspec.json.Decoder(ChatBody)
+
+
+def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
+    """Return the call that a chat request's body asks for. Raises `ApiError`, nothing else.
+
+    `seed` is a random one, for a request that brings none.
+    """
+    chat = request.decode(_DECODER, body, limits)
+    refuse_unsupported(chat, CHAT)
+    request.check_common(chat, limits)
+    request.check_label(chat.safety_identifier, limits, param="safety_identifier")
+    request.check_label(chat.prompt_cache_key, limits, param="prompt_cache_key")
+    prompt = _prompt(chat, limits)
+    sampling = request.sampling(
+        chat,
+        limits,
+        seed=seed,
+        max_tokens=_max_tokens(chat),
+        logprobs=_logprobs(chat, limits),
+    )
+    prompt_bytes = len(prompt.messages_json) + len(prompt.tools_json or b"")
+    output_tokens = sampling.max_tokens or limits.assumed_output_tokens
+    return Call(
+        kind="chat",
+        model=chat.model,
+        prompts=(prompt,),
+        sampling=sampling,
+        stream=bool(chat.stream),
+        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        priority=request.priority(chat),
+        user=chat.user or chat.safety_identifier or "",
+        work_tokens=prompt_bytes // BYTES_PER_TOKEN + output_tokens * sampling.n,
+    )
+
+
+def _prompt(chat: ChatBody, limits: RequestLimits) -> ChatPrompt:
+    if not 1 <= len(chat.messages) <= limits.max_messages:
+        raise invalid(
+            f"`messages` has {len(chat.messages)} entries; it needs 1 to {limits.max_messages}.",
+            param="messages",
+        )
+    tools = chat.tools or []
+    return ChatPrompt(
+        messages_json=canonical_json(chat.messages),
+        tools_json=tools_json(tools, limits) if tools else None,
+        tool_choice=choice_text(chat.tool_choice, tools),
+        parallel_tool_calls=chat.parallel_tool_calls is not False,
+    )
+
+
+def _max_tokens(chat: ChatBody) -> int | None:
+    both = {chat.max_tokens, chat.max_completion_tokens} - {None}
+    if len(both) > 1:
+        raise invalid(
+            "`max_tokens` and `max_completion_tokens` differ; give one of them.", param="max_tokens"
+        )
+    return next(iter(both), None)
+
+
+def _logprobs(chat: ChatBody, limits: RequestLimits) -> int | None:
+    count = request.check_logprobs(chat.top_logprobs, limits, param="top_logprobs") or 0
+    if chat.logprobs:
+        return count
+    if count:
+        raise invalid("`top_logprobs` needs `logprobs: true`.", param="top_logprobs")
+    return None

@@ -1,0 +1,110 @@
+"""`POST /v1/completions`: the body, and the `Call` that it stands for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from services.gateway.call import Call, invalid
+from services.gateway.openai import request
+from services.gateway.openai.chat import BYTES_PER_TOKEN
+from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.request import TokenId
+from services.gateway.openai.unsupported import COMPLETION, refuse_unsupported
+from shared.messages import Prompt, TextPrompt, TokensPrompt
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's, for this endpoint only."""
+
+
+class CompletionBody(request.CommonBody, frozen=True, kw_only=True):
+    """A completion request. The fields typed `Any` are those of `unsupported.COMPLETION`."""
+
+    prompt: str | list[str | TokenId | list[TokenId]]
+    """A string, strings, token ids, or arrays of token ids; kinds are not mixed."""
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
+    best_of: int | None = None
+    """Every candidate is returned, so it may only repeat `n`."""
+    echo: Any = None
+    suffix: Any = None
+
+
+_DECODER = msgspec.json.Decoder(CompletionBody)
+
+
+def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
+    """Return the call that a completion request's body asks for. Raises `ApiError`, nothing else.
+
+    `seed` is a random one, for a request that brings none.
+    """
+    completion = request.decode(_DECODER, body, limits)
+    refuse_unsupported(completion, COMPLETION)
+    request.check_common(completion, limits)
+    prompts = _prompts(completion.prompt)
+    _check_choices(completion, limits, prompts=len(prompts))
+    sampling = request.sampling(
+        completion,
+        limits,
+        seed=seed,
+        max_tokens=completion.max_tokens or DEFAULT_MAX_TOKENS,
+        logprobs=request.check_logprobs(completion.logprobs, limits, param="logprobs"),
+    )
+    output_tokens = (sampling.max_tokens or 0) * sampling.n * len(prompts)
+    return Call(
+        kind="completion",
+        model=completion.model,
+        prompts=prompts,
+        sampling=sampling,
+        stream=bool(completion.stream),
+        include_usage=bool(completion.stream_options and completion.stream_options.include_usage),
+        priority=request.priority(completion),
+        user=completion.user or "",
+        work_tokens=sum(map(_prompt_tokens, prompts)) + output_tokens,
+    )
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:
+    if isinstance(prompt, str):
+        return (TextPrompt(text=prompt),)
+    kinds = set(map(type, prompt))
+    if len(kinds) != 1 or [] in prompt:
+        raise invalid(
+            "`prompt` must be a string, or a non-empty array of only strings, "
+            "only token ids or only non-empty arrays of token ids.",
+            param="prompt",
+        )
+    if kinds == {int}:
+        return (TokensPrompt(token_ids=[entry for entry in prompt if isinstance(entry, int)]),)
+    return tuple(
+        TextPrompt(text=entry) if isinstance(entry, str) else TokensPrompt(token_ids=entry)
+        for entry in prompt
+        if not isinstance(entry, int)
+    )
+
+
+def _check_choices(completion: CompletionBody, limits: RequestLimits, *, prompts: int) -> None:
+    n = completion.n or 1
+    if prompts > limits.max_prompts:
+        raise invalid(
+            f"`prompt` has {prompts} entries; at most {limits.max_prompts}.", param="prompt"
+        )
+    if prompts * n > limits.max_choices:
+        raise invalid(
+            f"{prompts} prompts × n={n} are {prompts * n} choices; at most {limits.max_choices}.",
+            param="n",
+        )
+    if completion.best_of is not None and completion.best_of != n:
+        raise invalid(
+            "`best_of` is not supported: every candidate is returned; leave it out or repeat `n`.",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+
+
+def _prompt_tokens(prompt: Prompt) -> int:
+    if isinstance(prompt, TokensPrompt):
+        return len(prompt.token_ids)
+    assert isinstance(prompt, TextPrompt)
+    return len(prompt.text.encode()) // BYTES_PER_TOKEN

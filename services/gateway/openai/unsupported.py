@@ -1,0 +1,64 @@
+"""OpenAI's fields that are known and not obeyed: each may have its harmless value and nothing else.
+
+A value is harmless where obeying it and ignoring it give the same answer.
+`prompt_cache_key` and `safety_identifier` are no part of this: they are labels, any value of them is harmless.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from services.gateway.call import invalid
+
+
+class Unsupported(NamedTuple):
+    """Why a field is refused, and which values of it ask for nothing."""
+
+    reason: str
+    harmless: tuple[object, ...] = ()
+
+
+CHAT: dict[str, Unsupported] = {
+    "audio": Unsupported("answers are text"),
+    "function_call": Unsupported("use `tool_choice`", ("none",)),
+    "functions": Unsupported("use `tools`", ([],)),
+    "metadata": Unsupported("answers are not stored", ({},)),
+    "modalities": Unsupported("answers are text", (["text"],)),
+    "moderation": Unsupported("there is no moderation model"),
+    "prediction": Unsupported("predicted outputs are not available"),
+    "prompt_cache_options": Unsupported(
+        "prefixes are cached automatically, without breakpoints or a promised lifetime",
+        ({}, {"mode": "implicit"}),
+    ),
+    "prompt_cache_retention": Unsupported(
+        "prefixes are cached in memory for as long as there is room", ("in_memory",)
+    ),
+    "reasoning_effort": Unsupported("it is the model's own"),
+    "store": Unsupported("answers are not stored", (False,)),
+    "verbosity": Unsupported("say it in the prompt", ("medium",)),
+    "web_search_options": Unsupported("there is no web search"),
+}
+
+COMPLETION: dict[str, Unsupported] = {
+    "echo": Unsupported("the prompt is not repeated in the answer", (False,)),
+    "suffix": Unsupported("text is only continued, not filled in", ("",)),
+}
+
+
+def refuse_unsupported(body: msgspec.Struct, table: dict[str, Unsupported]) -> None:
+    """Raise for the first field of the table that asks for something."""
+    for name, entry in table.items():
+        value = getattr(body, name)
+        if value is not None and not _is_harmless(value, entry):
+            raise invalid(
+                f"`{name}` is not supported: {entry.reason}.",
+                param=name,
+                code="unsupported_parameter",
+            )
+
+
+def _is_harmless(value: object, entry: Unsupported) -> bool:
+    # The type as well, since 0 == False.
+    return any(type(value) is type(fine) and value == fine for fine in entry.harmless)
