@@ -21,7 +21,7 @@ BYTES_PER_TOKEN = 4
 
 
 class ChatBody(request.CommonBody, frozen=True, kw_only=True):
-    """A chat request. The fields typed `Any` are those of `unsupported.CHAT`."""
+    """A request for an answer to a conversation."""
 
     messages: list[ChatMessage]
     max_completion_tokens: Count | None = None
@@ -32,6 +32,7 @@ class ChatBody(request.CommonBody, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    # Those of `unsupported.CHAT`: known, and refused unless harmless.
     audio: Any = None
     function_call: Any = None
     functions: Any = None

@@ -20,13 +20,12 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionBody(request.CommonBody, frozen=True, kw_only=True):
-    """A completion request. The fields typed `Any` are those of `unsupported.COMPLETION`."""
+    """A request to continue one text or several."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
-    """A string, strings, token ids, or arrays of token ids; kinds are not mixed."""
     logprobs: Annotated[int, Meta(ge=0)] | None = None
     best_of: int | None = None
-    """Every candidate is returned, so it may only repeat `n`."""
+    # Those of `unsupported.COMPLETION`: known, and refused unless harmless.
     echo: Any = None
     suffix: Any = None
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -15,6 +14,14 @@ from shared.messages import API_PRIORITY_HEADER, API_TIMEOUT_HEADER, Priority
 
 MIN_TIMEOUT_S = 0.1
 _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?")
+
+
+class Fields(Protocol):
+    """Header fields: a mapping, or the server's own type."""
+
+    def get(self, name: str, /) -> str | None:
+        """Return a field's value. No side effect."""
+        ...
 
 
 class HeaderNames(NamedTuple):
@@ -36,7 +43,7 @@ NATS_HEADERS = HeaderNames(
 
 def merge_headers(
     call: Call,
-    headers: Mapping[str, str],
+    headers: Fields,
     limits: RequestLimits,
     *,
     names: HeaderNames = HTTP_HEADERS,
