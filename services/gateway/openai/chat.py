@@ -58,7 +58,7 @@ def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
     """
     chat = request.decode(_DECODER, body, limits)
     refuse_unsupported(chat, CHAT)
-    request.check_common(chat, limits)
+    request.check_common(chat, limits, prompts=1)
     request.check_label(chat.safety_identifier, limits, param="safety_identifier")
     request.check_label(chat.prompt_cache_key, limits, param="prompt_cache_key")
     prompt = _prompt(chat, limits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -40,9 +40,9 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
     """
     completion = request.decode(_DECODER, body, limits)
     refuse_unsupported(completion, COMPLETION)
-    request.check_common(completion, limits)
     prompts = _prompts(completion.prompt)
-    _check_choices(completion, limits, prompts=len(prompts))
+    _check_counts(completion, limits, prompts=len(prompts))
+    request.check_common(completion, limits, prompts=len(prompts))
     sampling = request.sampling(
         completion,
         limits,
@@ -68,33 +68,25 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:
     if isinstance(prompt, str):
         return (TextPrompt(text=prompt),)
     kinds = set(map(type, prompt))
-    if len(kinds) != 1 or [] in prompt:
-        raise invalid(
-            "`prompt` must be a string, or a non-empty array of only strings, "
-            "only token ids or only non-empty arrays of token ids.",
-            param="prompt",
-        )
     if kinds == {int}:
-        return (TokensPrompt(token_ids=[entry for entry in prompt if isinstance(entry, int)]),)
-    return tuple(
-        TextPrompt(text=entry) if isinstance(entry, str) else TokensPrompt(token_ids=entry)
-        for entry in prompt
-        if not isinstance(entry, int)
+        return (TokensPrompt(token_ids=cast("list[int]", prompt)),)
+    if kinds == {str}:
+        return tuple(TextPrompt(text=text) for text in cast("list[str]", prompt))
+    if kinds == {list} and [] not in prompt:
+        return tuple(TokensPrompt(token_ids=ids) for ids in cast("list[list[int]]", prompt))
+    raise invalid(
+        "`prompt` must be a string, or a non-empty array of only strings, "
+        "only token ids or only non-empty arrays of token ids.",
+        param="prompt",
     )
 
 
-def _check_choices(completion: CompletionBody, limits: RequestLimits, *, prompts: int) -> None:
-    n = completion.n or 1
+def _check_counts(completion: CompletionBody, limits: RequestLimits, *, prompts: int) -> None:
     if prompts > limits.max_prompts:
         raise invalid(
             f"`prompt` has {prompts} entries; at most {limits.max_prompts}.", param="prompt"
         )
-    if prompts * n > limits.max_choices:
-        raise invalid(
-            f"{prompts} prompts × n={n} are {prompts * n} choices; at most {limits.max_choices}.",
-            param="n",
-        )
-    if completion.best_of is not None and completion.best_of != n:
+    if completion.best_of is not None and completion.best_of != (completion.n or 1):
         raise invalid(
             "`best_of` is not supported: every candidate is returned; leave it out or repeat `n`.",
             param="best_of",

@@ -17,9 +17,18 @@ _AT = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)
 _FIELD = re.compile(
     r"Object (?P<kind>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL
 )
+_REGEX = re.compile(r" matching regex .*", re.DOTALL)
 _INVALID_VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
 
 _ALLOWED = (
+    (
+        re.compile(r".*(function|json_schema)\.name"),
+        "names have 1 to 64 letters, digits, _ and -",
+    ),
+    (
+        re.compile(r"messages\[\d+\]\.name"),
+        "names have up to 64 characters, no space and none of < | \\ / >",
+    ),
     (
         re.compile(r"messages\[\d+\]\.role"),
         "roles are system, developer, user, assistant and tool",
@@ -88,6 +97,7 @@ def _explain(what: str, path: str) -> str:
 
 
 def _plain(what: str) -> str:
+    what = _REGEX.sub(" of another form", what)
     return what.replace(" | null`", "`").replace("Expected", "expected").replace("`", "")
 
 
