@@ -31,23 +31,37 @@ class Bus(Protocol):
     """Typed publish, subscribe and request."""
 
     def publish(self, message: Message) -> None:
-        """Send without waiting; never blocks. May raise `BusFull` (outbound buffer at its bound). While disconnected messages are buffered up to the bound."""
+        """Send without waiting; never blocks. While disconnected messages are buffered up to the bound.
+
+        Raises `BusFull` (the bound is reached), `TooBig`, `BusClosed`, and `UserError` where a field cannot be part of a subject.
+        """
         ...
 
     async def request(self, message: Message, *, timeout_s: float) -> Message:
-        """Send and await the one reply. Raises `NoResponder` at once where nobody listens, `RequestTimeout`, `RemoteFailed`, `BusClosed`."""
+        """Send and await the one reply.
+
+        Raises `NoResponder` at once where nobody listens, `RemoteBusy` at once where too many calls run, `RequestTimeout`, `RemoteFailed`,
+        `Undecodable` (the reply is none), `BusFull`, `TooBig`, `BusClosed`.
+        """
         ...
 
     async def subscribe(
         self, kind: type[M], handler: Handler[M], *, queue: str = "", **keys: str
     ) -> Subscription:
-        """Receive messages of a type; `keys` fix fields of the subject, the others match anything. Interest is active at the server on return."""
+        """Receive messages of a type; `keys` fix fields of the subject, the others match anything.
+
+        Interest is active at the server on return. Order holds within one subscription, not across two. Raises `BusClosed`.
+        """
         ...
 
     async def serve(
         self, kind: type[M], server: Server[M], *, max_pending: int = 1024, **keys: str
     ) -> Subscription:
         """Answer requests of a type. Beyond `max_pending` running calls a request is answered as `RemoteBusy` at once."""
+        ...
+
+    def on_loss(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with a reason whenever messages to this bus may have been lost: we read too slowly, or the server was away."""
         ...
 
     async def flush(self, *, timeout_s: float) -> None:

@@ -27,6 +27,19 @@ class BusFull(BusError):
     """The outbound buffer is at its bound: the server is away or too slow."""
 
 
+class TooBig(BusError):
+    """The encoded message is larger than the server takes."""
+
+    def __init__(self, payload_bytes: int, max_bytes: int) -> None:
+        super().__init__(f"message of {payload_bytes} bytes; the NATS server takes {max_bytes}")
+        self.payload_bytes = payload_bytes
+        self.max_bytes = max_bytes
+
+
+class Undecodable(BusError):
+    """The bytes are no message of the wanted type."""
+
+
 class NoResponder(BusError):
     """Nobody listens on the subject."""
 

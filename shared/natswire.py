@@ -1,0 +1,292 @@
+"""The NATS wire: nats-py behind the `Wire` port, through its public API only.
+
+nats-py's `publish` is a coroutine, ours is not: frames go into a bounded queue that one task hands on in order. It never waits inside
+`nc.publish` (which would swallow a cancellation there): before its own buffer is full the task waits for the server to catch up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from shared import logs
+from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
+from shared.quiet import Quiet
+from shared.wire import Listening, Receive
+
+EASE_BYTES = 1 << 20
+"""nats-py's unsent bytes at which the sender waits for the server."""
+CLIENT_BUFFER_BYTES = 16 << 20
+"""nats-py's own bound: far above `EASE_BYTES` plus one message, for users of the raw client."""
+PING_LIMIT_S = 60.0
+"""Longer than a dead connection stays unnoticed: only then is it safe to give a PING up (see `_ping`)."""
+ROUND_TRIPS = 2
+CLOSE_S = 1.0
+
+
+class Frame(NamedTuple):
+    """What waits to be sent."""
+
+    subject: str
+    payload: bytes
+    reply: str
+    headers: dict[str, str] | None
+    wanted: asyncio.Future[bytes] | None
+
+
+class NatsWire:
+    """See `Wire`. Callbacks of the client (`on_…`) are to be registered by who connects it."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        group: asyncio.TaskGroup,
+        name: str,
+        outbound_bytes: int,
+        pending_messages: int,
+        pending_bytes: int,
+    ) -> None:
+        self.client = client
+        self._group = group
+        self._log = logs.get("bus").bind(bus=name)
+        self._quiet = Quiet(asyncio.get_running_loop().time)
+        self._bound = outbound_bytes
+        self._limits = (pending_messages, pending_bytes)
+        self._queue: deque[Frame] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._connected = asyncio.Event()
+        self._connected.set()
+        self._closed = False
+        self._pings: set[asyncio.Task[bool]] = set()
+        self._sender: asyncio.Task[None] | None = None
+        self._max_payload = client.max_payload
+        self.report_loss: Callable[[str], None] = lambda reason: None
+        """Set by the bus: messages to us may be lost."""
+        self.dropped = 0
+        """Frames that could not be sent although they were accepted."""
+
+    def start(self) -> None:
+        """Begin to send; once, after the client has connected."""
+        self._max_payload = self.client.max_payload
+        self._sender = self._group.create_task(self._send_all(), name="bus sender")
+
+    def send(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        reply: str = "",
+        headers: dict[str, str] | None = None,
+        wanted: asyncio.Future[bytes] | None = None,
+    ) -> None:
+        """See `Wire.send`."""
+        size = len(payload)
+        if self._closed:
+            raise BusClosed("the bus is closed")
+        if size > self._max_payload:
+            raise TooBig(size, self._max_payload)
+        if self._queued_bytes + size > self._bound:
+            state = "slow" if self.client.is_connected else "away"
+            raise BusFull(f"{self._queued_bytes} bytes wait to be sent: the NATS server is {state}")
+        if not self._queue:
+            self._wake.set()
+            self._empty.clear()
+        self._queue.append(Frame(subject, payload, reply, headers, wanted))
+        self._queued_bytes += size
+
+    async def listen(self, pattern: str, receive: Receive, *, queue: str = "") -> Listening:
+        """See `Wire.listen`. While the server is away, interest becomes active with the reconnect."""
+        if self._closed:
+            raise BusClosed("the bus is closed")
+
+        async def on_message(message: Msg) -> None:
+            receive(message.subject, message.data, message.reply, message.headers)
+
+        messages, size = self._limits
+        try:
+            subscription = await self.client.subscribe(
+                pattern,
+                queue=queue,
+                cb=on_message,
+                pending_msgs_limit=messages,
+                pending_bytes_limit=size,
+            )
+        except errors.ConnectionClosedError as error:
+            raise BusClosed("the bus is closed") from error
+        if self.client.is_connected:
+            await self._round_trips()
+        return _Listening(subscription)
+
+    def new_inbox(self) -> str:
+        """See `Wire.new_inbox`."""
+        return self.client.new_inbox()
+
+    async def flush(self, *, timeout_s: float) -> None:
+        """See `Wire.flush`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+                await self._round_trips()
+        except TimeoutError:
+            raise RequestTimeout(f"the NATS server did not answer within {timeout_s:g} s") from None
+
+    @property
+    def is_connected(self) -> bool:
+        """See `Wire.is_connected`."""
+        return not self._closed and self.client.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """See `Wire.max_payload`."""
+        return self._max_payload
+
+    async def close(self) -> None:
+        """See `Wire.close`. What is queued leaves if the server is there."""
+        if self._closed:
+            return
+        self._closed = True
+        self._connected.set()
+        if self._sender is not None:
+            self._sender.cancel()
+        for ping in self._pings:
+            ping.cancel()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while self._queue and self.client.is_connected:
+                    await self._hand_on(self._queue.popleft())
+                await self.client.close()
+        except (TimeoutError, OSError):
+            self._log.warning("bus_close_incomplete", unsent=len(self._queue))
+
+    async def on_disconnected(self) -> None:
+        """Client callback: the connection broke."""
+        self._connected.clear()
+        for ping in self._pings:
+            ping.cancel()
+        if not self._closed:
+            self._log.warning("bus_disconnected", error=str(self.client.last_error or ""))
+
+    async def on_reconnected(self) -> None:
+        """Client callback: connected again, subscriptions are replayed."""
+        self._max_payload = self.client.max_payload
+        self._connected.set()
+        self._log.info("bus_reconnected")
+        self.report_loss("reconnect")
+
+    async def on_closed(self) -> None:
+        """Client callback: the client gave up; unless we asked for it, the sender fails and with it the service."""
+        self._connected.set()
+        self._wake.set()
+
+    async def on_error(self, error: Exception) -> None:
+        """Client callback: trouble that nobody awaits."""
+        if isinstance(error, errors.SlowConsumerError):
+            self.report_loss("slow reader")
+            return
+        what = type(error).__name__
+        if times := self._quiet.due(what):
+            known = isinstance(error, OSError | errors.Error)
+            trace = None if known else error
+            self._log.warning(
+                "bus_trouble", kind=what, error=str(error), times=times, exc_info=trace
+            )
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                await self._until_sendable()
+                frame = self._queue.popleft()
+                self._queued_bytes -= len(frame.payload)
+                if frame.wanted is None or not frame.wanted.done():
+                    await self._hand_on(frame)
+            self._empty.set()
+            self._check_alive()
+
+    async def _until_sendable(self) -> None:
+        while True:
+            self._check_alive()
+            if not self.client.is_connected:
+                self._connected.clear()
+                await self._connected.wait()
+            elif self.client.pending_data_size > EASE_BYTES:
+                await self._ping()
+            else:
+                return
+
+    def _check_alive(self) -> None:
+        if self.client.is_closed and not self._closed:
+            raise BusClosed(
+                f"the NATS server ended the connection for good: {self.client.last_error}"
+            )
+
+    async def _hand_on(self, frame: Frame) -> None:
+        try:
+            await self.client.publish(
+                frame.subject, frame.payload, reply=frame.reply, headers=frame.headers
+            )
+        except (errors.Error, OSError) as error:
+            self.dropped += 1
+            await self.on_error(error)
+
+    async def _round_trips(self) -> None:
+        """Return when the server has seen what the client holds now: nats-py's PING overtakes unsent frames, the second one can't."""
+        trips = 0
+        while trips < ROUND_TRIPS:
+            if self._closed or self.client.is_closed:
+                raise BusClosed("the bus is closed")
+            if not self.client.is_connected:
+                await self._connected.wait()
+            trips += await self._ping()
+
+    async def _ping(self) -> bool:
+        """Return whether the server answered a PING; false where the connection broke meanwhile.
+
+        The PING is a task of its own which the waiter does not cancel: in nats-py 2.16 the late answer to a PING
+        that was given up ends the client's reading task.
+        """
+        ping = self._group.create_task(self._pong(), name="bus ping")
+        self._pings.add(ping)
+        ping.add_done_callback(self._pings.discard)
+        await asyncio.wait({ping})
+        return not ping.cancelled() and ping.result()
+
+    async def _pong(self) -> bool:
+        try:
+            await self.client.flush(timeout=PING_LIMIT_S)  # type: ignore[arg-type] # int by its hint only
+        except (errors.Error, OSError):
+            return False
+        return True
+
+
+class _Listening:
+    """One nats-py subscription."""
+
+    def __init__(self, subscription: NatsSubscription) -> None:
+        self._subscription = subscription
+
+    async def close(self) -> None:
+        """See `Listening.close`."""
+        try:
+            await self._subscription.unsubscribe()
+        except errors.Error:  # closed before, or the client is
+            return
+
+    async def drain(self) -> None:
+        """See `Listening.drain`."""
+        try:
+            await self._subscription.drain()  # type: ignore[no-untyped-call] # nats-py's gap
+        except errors.Error:
+            return

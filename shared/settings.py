@@ -1,0 +1,255 @@
+"""Settings of a process: defaults, then a TOML file, then the environment, then the command line. The one reader of the environment.
+
+An unknown key or an unparsable value from any source stops the start with a message that says where it stood and what belongs there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from typing_extensions import override
+
+from shared.errors import UserError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+FILE_SUFFIX = "_file"
+CONFIG = "config"
+"""`--config FILE` and `<PREFIX>CONFIG` name the TOML file."""
+
+
+class Secret:
+    """A value that must not be shown: only `reveal` gives it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str = "") -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the value."""
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    @override
+    def __repr__(self) -> str:
+        return "***" if self._value else "(none)"
+
+
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach the bus."""
+
+    url: str = "nats://127.0.0.1:4222"
+    """Address of the server; several with commas between them."""
+    user: str = ""
+    """User at the server; the service's name where the server's configuration is ours."""
+    password: Secret = Secret()
+    """Password of the user; `password_file` names a file that holds it."""
+    token: Secret = Secret()
+    """Instead of user and password."""
+    creds_file: str = ""
+    """NATS credentials file (JWT and seed), instead of user and password."""
+    tls_ca: str = ""
+    """PEM file of the authority that signed the server's certificate; switches TLS on."""
+    tls_cert: str = ""
+    """PEM file of our certificate, where the server wants one."""
+    tls_key: str = ""
+    """PEM file of its key."""
+    connect_timeout_s: float = 10.0
+    """How long the server may take to be there at start."""
+    outbound_bytes: int = 32 << 20
+    """Bound of what waits to be sent, while the server is away or slow."""
+    pending_messages: int = 65_536
+    """Bound of what has arrived and is not handled, per subscription; beyond it messages are lost and counted."""
+    pending_bytes: int = 64 << 20
+    """The same in bytes."""
+
+
+class _Leaf(msgspec.Struct, frozen=True):
+    """One setting: its place in the struct and its type."""
+
+    path: tuple[str, ...]
+    type: Any
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def env(self) -> str:
+        return "_".join(self.path).upper()
+
+    @property
+    def option(self) -> str:
+        return "-".join(self.path).replace("_", "-")
+
+
+def read_secret(path: Path) -> Secret:
+    """Return the secret in a file, without the line break at its end. Raises `UserError`."""
+    try:
+        return Secret(path.read_text().strip("\r\n"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the secret in {path}: {error}") from error
+
+
+def load(
+    kind: type[S],
+    *,
+    prefix: str,
+    argv: Sequence[str] = (),
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> S:
+    """Return the settings; later sources win: defaults, TOML file, `<prefix>…` variables, `--…` options. Raises `UserError`."""
+    leaves = _with_files(_leaves(kind, ()))
+    variables = {
+        k: v for k, v in (os.environ if env is None else env).items() if k.startswith(prefix)
+    }
+    options = dict(_options(argv, leaves))
+    chosen = options.pop(CONFIG, None) or variables.pop(prefix + CONFIG.upper(), None)
+    file = Path(chosen) if chosen else file
+    tree: dict[str, Any] = {}
+    if file is not None:
+        _merge_file(tree, file, leaves)
+    by_env = {prefix + leaf.env: leaf for leaf in leaves}
+    for name, text in sorted(variables.items()):
+        leaf = by_env.get(name)
+        if leaf is None:
+            raise _unknown("environment", name, by_env)
+        _put(tree, leaf, _parse(leaf, text, f"environment, {name}"))
+    by_option = {leaf.option: leaf for leaf in leaves}
+    for name, text in options.items():
+        leaf = by_option[name]
+        _put(tree, leaf, _parse(leaf, text, f"command line, --{name}"))
+    try:
+        return msgspec.convert(tree, kind, dec_hook=_hook)
+    except msgspec.ValidationError as error:
+        raise UserError(f"settings: {error}") from error
+
+
+def _leaves(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[_Leaf]:
+    for field in msgspec.structs.fields(kind):
+        here = (*path, field.encode_name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _leaves(field.type, here)
+        else:
+            yield _Leaf(here, field.type)
+
+
+def _with_files(leaves: Iterator[_Leaf]) -> list[_Leaf]:
+    """Return the leaves, with a `…_file` beside each secret."""
+    known = list(leaves)
+    files = [
+        _Leaf((*leaf.path[:-1], leaf.path[-1] + FILE_SUFFIX), Path)
+        for leaf in known
+        if leaf.type is Secret
+    ]
+    return known + files
+
+
+def _options(argv: Sequence[str], leaves: list[_Leaf]) -> Iterator[tuple[str, str]]:
+    known: dict[str, Any] = {leaf.option: leaf.type for leaf in leaves}
+    known[CONFIG] = str
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in known:
+            raise _unknown("command line", word.partition("=")[0], [f"--{n}" for n in known])
+        if not has_value:
+            if known[name] is bool and (not words or words[0].startswith("--")):
+                value = "true"
+            elif words:
+                value = words.pop(0)
+            else:
+                raise UserError(f"command line: --{name} needs a value")
+        yield name, value
+
+
+def _merge_file(tree: dict[str, Any], file: Path, leaves: list[_Leaf]) -> None:
+    try:
+        content = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the settings in {file}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file} is no TOML: {error}") from error
+    by_path = {leaf.path: leaf for leaf in leaves}
+    groups = {leaf.path[:n] for leaf in leaves for n in range(1, len(leaf.path))}
+
+    def walk(table: dict[str, Any], path: tuple[str, ...]) -> None:
+        for key, value in table.items():
+            here = (*path, key)
+            if here in groups and isinstance(value, dict):
+                walk(value, here)
+            elif here in by_path:
+                leaf = by_path[here]
+                _put(tree, leaf, _convert(leaf, value, f"{file}, {leaf.dotted}", strict=True))
+            else:
+                raise _unknown(str(file), ".".join(here), [leaf.dotted for leaf in leaves])
+
+    walk(content, ())
+
+
+def _parse(leaf: _Leaf, text: str, source: str) -> Any:
+    """Return the value that a text stands for: JSON for tables and lists, else the plain text."""
+    if leaf.type is not str and leaf.type is not Secret and text[:1] in "[{" and text:
+        try:
+            return _convert(leaf, msgspec.json.decode(text), source, strict=True)
+        except msgspec.DecodeError as error:
+            raise UserError(f"{source}: {text!r} is no JSON: {error}") from error
+    return _convert(leaf, text, source, strict=False)
+
+
+def _convert(leaf: _Leaf, value: Any, source: str, *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(value, leaf.type, strict=strict, dec_hook=_hook)
+    except msgspec.ValidationError as error:
+        shown = "***" if leaf.type is Secret else repr(value)
+        raise UserError(f"{source}: {shown} does not fit: {error}") from error
+
+
+def _hook(kind: type, value: Any) -> Any:
+    if isinstance(value, kind):
+        return value
+    if kind is Secret and isinstance(value, str):
+        return Secret(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise msgspec.ValidationError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+
+
+def _put(tree: dict[str, Any], leaf: _Leaf, value: Any) -> None:
+    """Set the value at the leaf's place; a secret's file is read here."""
+    *groups, name = leaf.path
+    for group in groups:
+        tree = tree.setdefault(group, {})
+    if leaf.type is Path and name.endswith(FILE_SUFFIX) and isinstance(value, Path):
+        name, value = name.removesuffix(FILE_SUFFIX), read_secret(value)
+    tree[name] = value
+
+
+def _unknown(source: str, name: str, known: Sequence[str] | Mapping[str, _Leaf]) -> UserError:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    return UserError(f"{source}: unknown setting {name}", hint=hint)
+
+
+def environment() -> dict[str, str]:
+    """Return a copy of the environment, for a process that we start."""
+    return dict(os.environ)

@@ -1,0 +1,316 @@
+"""The typed bus over any wire: codec, subjects, requests, served calls, dead letters. Memory and NATS bus differ only in their wire.
+
+The one place where exceptions of handlers end: a fault in one message never ends a subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from typing_extensions import override
+
+from shared import logs
+from shared.bus import Handler, Server, Subscription
+from shared.codec import decode, decode_reply, encode, tag_of
+from shared.errors import (
+    BusClosed,
+    BusError,
+    HeadraceError,
+    NoResponder,
+    RemoteBusy,
+    RemoteFailed,
+    RequestTimeout,
+    Undecodable,
+)
+from shared.messages import DEAD_LETTER_SUBJECT, ROUTES, Delivery, Message
+from shared.quiet import Quiet
+from shared.subjects import SubjectOf, fill, pattern, subject_of
+from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, Listening, Receive, Wire
+
+M = TypeVar("M", bound=Message)
+
+ERROR_CODE_HEADER = "Nats-Service-Error-Code"
+ERROR_HEADER = "Nats-Service-Error"
+"""The two headers by which NATS services answer with an error."""
+BUSY, UNDECODABLE, FAILED = "429", "400", "500"
+DEAD_SUBJECT_HEADER = "Hr-Subject"
+DEAD_REASON_HEADER = "Hr-Reason"
+MAX_REASON_CHARS = 500
+
+LossListener = Callable[[str], None]
+
+_subjects: dict[type[Message], SubjectOf] = {kind: subject_of(kind) for kind in ROUTES}
+
+
+class BusCounts:
+    """What happened on a bus since it was opened."""
+
+    __slots__ = ("handler_errors", "losses", "remote_busy", "undecodable")
+
+    def __init__(self) -> None:
+        self.undecodable = 0
+        self.handler_errors = 0
+        self.losses = 0
+        self.remote_busy = 0
+
+
+class TypedBus:
+    """`shared.bus.Bus` over a wire. `group` owns the running calls; the wire is closed with the bus."""
+
+    def __init__(self, wire: Wire, *, group: asyncio.TaskGroup, name: str) -> None:
+        self._wire = wire
+        self._group = group
+        self._log = logs.get("bus").bind(bus=name)
+        self._quiet = Quiet(asyncio.get_running_loop().time)
+        self._dead_subject = fill(DEAD_LETTER_SUBJECT, {"service": name})
+        self._closing = False
+        self._listening: set[Listening] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._numbers = itertools.count()
+        self._waiting: dict[str, tuple[asyncio.Future[bytes], type[Message]]] = {}
+        self._inbox = ""
+        self._loss_listeners: list[LossListener] = []
+        self.counts = BusCounts()
+
+    @override
+    def __repr__(self) -> str:
+        state = "closed" if self._closing else "up" if self._wire.is_connected else "down"
+        return f"<{type(self).__name__} {state} subscriptions={len(self._listening)} calls={len(self._calls)}>"
+
+    async def open(self) -> None:
+        """Listen for replies; before it no request can be made."""
+        self._inbox = self._wire.new_inbox() + "."
+        await self._wire.listen(self._inbox + "*", self._on_reply)
+
+    def publish(self, message: Message) -> None:
+        """See `Bus.publish`. Raises also `TooBig`."""
+        self._wire.send(_subjects[type(message)](message), encode(message))
+
+    async def request(self, message: Message, *, timeout_s: float) -> Message:
+        """See `Bus.request`. Raises also `RemoteBusy`, `BusFull`, `TooBig` and, for a reply that is none, `Undecodable`."""
+        kind = type(message)
+        if ROUTES[kind].delivery is not Delivery.REQUEST:
+            raise TypeError(f"{kind.__name__} is published, not requested")
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        number = str(next(self._numbers))
+        self._waiting[number] = (future, kind)
+        try:
+            subject = _subjects[kind](message)
+            self._wire.send(subject, encode(message), reply=self._inbox + number, wanted=future)
+            async with asyncio.timeout(timeout_s):
+                payload = await future
+        except TimeoutError:
+            raise RequestTimeout(f"no reply to {kind.__name__} within {timeout_s:g} s") from None
+        finally:
+            future.cancel()
+            del self._waiting[number]
+        return decode_reply(kind, payload)
+
+    async def subscribe(
+        self, kind: type[M], handler: Handler[M], *, queue: str = "", **keys: str
+    ) -> Subscription:
+        """See `Bus.subscribe`."""
+        if inspect.iscoroutinefunction(handler):
+            raise TypeError(f"the handler of {kind.__name__} must be synchronous")
+
+        def receive(
+            subject: str, payload: bytes, reply: str, headers: Mapping[str, str] | None
+        ) -> None:
+            try:
+                handler(decode(kind, payload))
+            except Undecodable as error:
+                self._park(subject, payload, error)
+            except Exception as error:  # noqa: BLE001 - one bad message must not end the subscription
+                self._report_failure(kind, error)
+
+        return await self._listen(pattern(kind, keys), receive, queue)
+
+    async def serve(
+        self, kind: type[M], server: Server[M], *, max_pending: int = 1024, **keys: str
+    ) -> Subscription:
+        """See `Bus.serve`."""
+        running = 0
+
+        async def answer(message: M, reply: str) -> None:
+            nonlocal running
+            try:
+                await self._answer(kind, server(message), reply)
+            finally:
+                running -= 1
+
+        def receive(
+            subject: str, payload: bytes, reply: str, headers: Mapping[str, str] | None
+        ) -> None:
+            nonlocal running
+            try:
+                message = decode(kind, payload)
+            except Undecodable as error:
+                self._park(subject, payload, error)
+                self._refuse(reply, UNDECODABLE, str(error))
+                return
+            if running >= max_pending:
+                self.counts.remote_busy += 1
+                self._refuse(reply, BUSY, f"{max_pending} calls of {kind.__name__} are under way")
+                return
+            if self._spawn(answer(message, reply)):
+                running += 1
+            else:
+                self._refuse(reply, BUSY, "the service is stopping")
+
+        return await self._listen(pattern(kind, keys), receive, "")
+
+    def on_loss(self, listener: LossListener) -> None:
+        """Call `listener` with a reason whenever messages to this bus may have been lost: a slow reader, a reconnect."""
+        self._loss_listeners.append(listener)
+
+    def report_loss(self, reason: str) -> None:
+        """Tell the loss listeners; for the wire."""
+        self.counts.losses += 1
+        if times := self._quiet.due(reason):
+            self._log.warning("bus_messages_lost", reason=reason, times=times)
+        for listener in self._loss_listeners:
+            listener(reason)
+
+    async def flush(self, *, timeout_s: float) -> None:
+        """See `Bus.flush`."""
+        await self._wire.flush(timeout_s=timeout_s)
+
+    @property
+    def is_connected(self) -> bool:
+        """See `Bus.is_connected`."""
+        return self._wire.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """Largest message in bytes that can be sent."""
+        return self._wire.max_payload
+
+    async def close(self, *, drain_s: float = 2.0) -> None:
+        """See `Bus.close`. Served calls that run get the same time to finish; then they are cancelled."""
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            async with asyncio.timeout(drain_s):
+                for listening in tuple(self._listening):
+                    await listening.drain()
+                if self._calls:
+                    await asyncio.wait(self._calls)
+                await self._wire.flush(timeout_s=drain_s)
+        except (TimeoutError, BusError):
+            self._log.warning("bus_closed_undrained", drain_s=drain_s, calls=len(self._calls))
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        for future, kind in self._waiting.values():
+            if not future.done():
+                future.set_exception(BusClosed(f"closed while waiting for {kind.__name__}"))
+        await self._wire.close()
+
+    async def _listen(self, subject: str, receive: Receive, queue: str) -> Subscription:
+        if self._closing:
+            raise BusClosed("the bus is closed")
+        listening = await self._wire.listen(subject, receive, queue=queue)
+        self._listening.add(listening)
+        return _Subscription(listening, self._listening)
+
+    def _spawn(self, call: Awaitable[None]) -> bool:
+        assert inspect.iscoroutine(call)
+        try:
+            task = self._group.create_task(call)
+        except RuntimeError:  # the group is ending
+            call.close()
+            return False
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return True
+
+    async def _answer(self, kind: type[Message], call: Awaitable[Message], reply: str) -> None:
+        try:
+            payload = encode(_checked_reply(kind, await call))
+            if reply:
+                self._wire.send(reply, payload)
+        except Exception as error:  # noqa: BLE001 - the caller is told, the service lives on
+            self._report_failure(kind, error)
+            known = isinstance(error, HeadraceError)
+            self._refuse(reply, FAILED, str(error) if known else f"{type(error).__name__}: {error}")
+
+    def _refuse(self, reply: str, code: str, reason: str) -> None:
+        if not reply:
+            return
+        headers = {ERROR_CODE_HEADER: code, ERROR_HEADER: _one_line(reason)}
+        try:
+            self._wire.send(reply, b"", headers=headers)
+        except BusError:
+            self._log.debug("bus_refusal_unsent", code=code)
+
+    def _on_reply(
+        self, subject: str, payload: bytes, _: str, headers: Mapping[str, str] | None
+    ) -> None:
+        future, kind = self._waiting.get(subject[len(self._inbox) :], (None, Message))
+        if future is None or future.done():
+            return
+        error = _error_of(kind, headers) if headers else None
+        if error is None:
+            future.set_result(payload)
+        else:
+            future.set_exception(error)
+
+    def _park(self, subject: str, payload: bytes, error: Undecodable) -> None:
+        self.counts.undecodable += 1
+        if times := self._quiet.due(subject):
+            self._log.warning(
+                "bus_message_undecodable", subject=subject, reason=str(error), times=times
+            )
+        headers = {DEAD_SUBJECT_HEADER: subject, DEAD_REASON_HEADER: _one_line(str(error))}
+        try:
+            self._wire.send(self._dead_subject, payload, headers=headers)
+        except BusError:
+            self._log.debug("bus_dead_letter_unsent", subject=subject)
+
+    def _report_failure(self, kind: type[Message], error: Exception) -> None:
+        self.counts.handler_errors += 1
+        if times := self._quiet.due(f"{kind.__name__} {type(error).__name__}"):
+            tag = tag_of(kind)
+            self._log.error("bus_handler_failed", message=tag, times=times, exc_info=error)
+
+
+class _Subscription:
+    """Handle of one interest; leaves the bus's set when closed."""
+
+    def __init__(self, listening: Listening, all_listening: set[Listening]) -> None:
+        self._listening = listening
+        self._all = all_listening
+
+    async def close(self) -> None:
+        """See `Subscription.close`."""
+        self._all.discard(self._listening)
+        await self._listening.close()
+
+
+def _checked_reply(request: type[Message], reply: Message) -> Message:
+    if type(reply) not in ROUTES[request].replies:
+        raise TypeError(f"{type(reply).__name__} is no reply to {request.__name__}")
+    return reply
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON_CHARS]
+
+
+def _error_of(kind: type[Message], headers: Mapping[str, str]) -> BusError | None:
+    """Return the error that reply headers stand for, if any."""
+    if headers.get(STATUS_HEADER) == NO_RESPONDERS_STATUS:
+        return NoResponder(f"nobody answers {kind.__name__}")
+    code = headers.get(ERROR_CODE_HEADER)
+    if code is None:
+        return None
+    reason = headers.get(ERROR_HEADER, "")
+    return RemoteBusy(reason) if code == BUSY else RemoteFailed(reason)

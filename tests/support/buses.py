@@ -1,0 +1,94 @@
+"""Buses for tests: the same scenario runs on the memory bus in virtual time and on the NATS bus with a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
+
+from shared.membus import MemoryBus, MemoryHub
+from shared.natsbus import NatsBus
+from shared.settings import NatsSettings
+from shared.typedbus import TypedBus
+from shared.vloop import run_virtual
+
+Scenario = Callable[["World"], Awaitable[None]]
+
+
+class World(Protocol):
+    """Where buses meet."""
+
+    async def bus(self, name: str = "engine") -> TypedBus:
+        """Return a new bus that sees the others of this world; it is closed with the scenario."""
+        ...
+
+    def run(self, scenario: Scenario) -> None:
+        """Run a scenario to its end."""
+        ...
+
+
+class _Base:
+    """Opens a group for a scenario and closes its buses."""
+
+    def __init__(self) -> None:
+        self.group = asyncio.TaskGroup()
+        self.opened: list[TypedBus] = []
+
+    async def _main(self, scenario: Scenario) -> None:
+        async with self.group:
+            try:
+                await scenario(self)  # type: ignore[arg-type] # the two below are whole
+            finally:
+                for bus in self.opened:
+                    await bus.close(drain_s=1.0)
+
+
+class MemoryWorld(_Base):
+    """Memory hub in virtual time."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.hub = MemoryHub(seed=seed)
+
+    async def bus(self, name: str = "engine") -> MemoryBus:
+        """See `World.bus`."""
+        bus = await MemoryBus.join(self.hub, group=self.group, name=name)
+        self.opened.append(bus)
+        return bus
+
+    def run(self, scenario: Scenario) -> None:
+        """See `World.run`."""
+        run_virtual(self._main(scenario))
+
+
+class NatsWorld(_Base):
+    """A real server, shared or not."""
+
+    def __init__(self, url: str, **settings: object) -> None:
+        super().__init__()
+        self._settings = NatsSettings(url=url, **settings)  # type: ignore[arg-type]
+
+    async def bus(self, name: str = "engine") -> NatsBus:
+        """See `World.bus`."""
+        bus = await NatsBus.connect(self._settings, group=self.group, name=name)
+        self.opened.append(bus)
+        return bus
+
+    def run(self, scenario: Scenario) -> None:
+        """See `World.run`."""
+        asyncio.run(self._main(scenario))
+
+
+async def until(is_so: Callable[[], object], *, timeout_s: float = 5.0) -> None:
+    """Return when something holds; fails after `timeout_s` of loop time."""
+    async with asyncio.timeout(timeout_s):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def numbers() -> Iterator[int]:
+    """Yield 0, 1, 2, …"""
+    number = 0
+    while True:
+        yield number
+        number += 1
