@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from shared.transitions import Transitions
+
 
 class Phase(StrEnum):
     """Where a stream stands."""
@@ -35,41 +37,26 @@ class Event(StrEnum):
     """Nobody reads it any more: cancel, or its gateway is gone."""
 
 
-class IllegalTransitionError(Exception):
-    """The event cannot happen in that phase: a bug of the caller."""
-
-    def __init__(self, phase: Phase, event: Event) -> None:
-        super().__init__(f"a {phase} stream knows no event {event}")
-        self.phase = phase
-        self.event = event
-
-
-TRANSITIONS: dict[Phase, dict[Event, Phase]] = {
-    Phase.SUBMITTING: {
-        Event.ACCEPT: Phase.RUNNING,
-        Event.REFUSE: Phase.DROPPED,
-        Event.LAST: Phase.FINISHED,
-        # The caller learns of it from the refusal, not from deltas.
-        Event.CUT: Phase.DROPPED,
-        Event.DROP: Phase.DROPPED,
+LIFE: Transitions[Phase, Event] = Transitions(
+    "stream",
+    {
+        Phase.SUBMITTING: {
+            Event.ACCEPT: Phase.RUNNING,
+            Event.REFUSE: Phase.DROPPED,
+            Event.LAST: Phase.FINISHED,
+            # The caller learns of it from the refusal, not from deltas.
+            Event.CUT: Phase.DROPPED,
+            Event.DROP: Phase.DROPPED,
+        },
+        Phase.RUNNING: {
+            Event.LAST: Phase.FINISHED,
+            Event.CUT: Phase.FINISHED,
+            Event.DROP: Phase.DROPPED,
+        },
+        Phase.FINISHED: {
+            # A short answer can be complete before the backend's `submit` returns.
+            Event.ACCEPT: Phase.FINISHED,
+        },
+        Phase.DROPPED: {},
     },
-    Phase.RUNNING: {
-        Event.LAST: Phase.FINISHED,
-        Event.CUT: Phase.FINISHED,
-        Event.DROP: Phase.DROPPED,
-    },
-    Phase.FINISHED: {
-        # A short answer can be complete before the backend's `submit` returns.
-        Event.ACCEPT: Phase.FINISHED,
-        Event.DROP: Phase.DROPPED,
-    },
-    Phase.DROPPED: {},
-}
-
-
-def advance(phase: Phase, event: Event) -> Phase:
-    """Return the next phase; raise `IllegalTransitionError` where the table has none."""
-    try:
-        return TRANSITIONS[phase][event]
-    except KeyError:
-        raise IllegalTransitionError(phase, event) from None
+)

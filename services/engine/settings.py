@@ -9,6 +9,15 @@ from typing import Literal
 
 import msgspec
 
+from shared.ids import ServiceName
+from shared.logs import LogSettings
+from shared.settings import NatsSettings, Secret
+
+PREFIX = "HEADRACE_ENGINE_"
+"""Begins the names of environment variables."""
+STOP_S = 3.0
+"""What stopping takes beyond `drain_s`: freeing the backend, flushing the bus."""
+
 
 class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Backend `vllm`: a real `AsyncLLM` in this process tree."""
@@ -79,6 +88,8 @@ class OpenAiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     url: str = ""
     """Base address, with `/v1` at its end."""
+    api_key: Secret = Secret()
+    """Sent as bearer token; empty: none. `api_key_file` names a file that holds it."""
     model: str = ""
     """Model name to ask for; empty: the first that the server lists."""
     max_model_len: int = 0
@@ -113,12 +124,14 @@ class RingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine process."""
 
-    service: str = "default"
+    name: str = ""
+    """What people call this process, in the bus's list of connections."""
+    service: ServiceName = ServiceName("default")
     """Name of the LLM service that this engine serves: what clients put into `model`."""
     backend: Literal["vllm", "fake", "openai"] = "vllm"
     """What generates the tokens."""
-    nats_url: str = "nats://127.0.0.1:4222"
-    """Address of the bus."""
+    nats: NatsSettings = NatsSettings()
+    log: LogSettings = LogSettings()
     zone: str = ""
     """Where the engine runs; gateways prefer their own zone."""
     version: str = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from services.engine.lifecycle import Event, Phase, advance
+from services.engine.lifecycle import LIFE, Event, Phase
 from services.engine.ports import Piece
 from services.engine.ring import RingStore, StreamRing
 from services.engine.settings import RingSettings
@@ -77,6 +77,7 @@ class Stream:
         )
         extra = DeltaExtra(error=error) if error else DeltaExtra(usage=usage)
         open_choices = [index for index, is_done in enumerate(self.is_finished) if not is_done]
+        open_choices = open_choices or [0]
         last = open_choices[-1]
         return [
             Piece(choice, "", [], finish, extra if choice == last else None)
@@ -108,6 +109,11 @@ class Streams:
         return self._total.tokens
 
     @property
+    def completed_tokens(self) -> int:
+        """Tokens generated since the start."""
+        return self._total.completed_tokens
+
+    @property
     def ring_bytes(self) -> int:
         """Bytes kept for resends."""
         return self._rings.total_bytes
@@ -126,7 +132,7 @@ class Streams:
 
     def accept(self, stream: Stream, *, prompt_tokens: int, context_tokens: int) -> None:
         """Note that the backend took the job. It may even have finished it by now."""
-        stream.phase = advance(stream.phase, Event.ACCEPT)
+        stream.phase = LIFE.next(stream.phase, Event.ACCEPT)
         stream.prompt_tokens = prompt_tokens
         if stream.phase is Phase.RUNNING:
             stream.work.accept(prompt_tokens=prompt_tokens, context_tokens=context_tokens)
@@ -135,12 +141,14 @@ class Streams:
         """Note that the backend did not take the job."""
         self._leave(stream, Event.REFUSE)
 
-    def piece(self, stream: Stream, piece: Piece, *, now: float) -> Sized:
+    def piece(self, stream: Stream, piece: Piece) -> Sized:
         """Number a piece of the backend and keep it."""
-        sized = self._keep(stream, piece)
-        if piece.extra is not None and is_last(piece):
-            self._finish(stream, Event.LAST, now=now)
-        return sized
+        delta = stream.number(piece)
+        return delta, self._rings.append(stream.ring, delta)
+
+    def finish(self, stream: Stream, *, now: float) -> None:
+        """Note that the backend's last piece has been numbered."""
+        self._finish(stream, Event.LAST, now=now)
 
     def cut(
         self, stream: Stream, finish: Finish, error: StreamError | None = None, *, now: float
@@ -149,7 +157,7 @@ class Streams:
         if stream.phase is Phase.SUBMITTING:
             self._leave(stream, Event.CUT)
             return []
-        sized = [self._keep(stream, piece) for piece in stream.last_pieces(finish, error)]
+        sized = [self.piece(stream, piece) for piece in stream.last_pieces(finish, error)]
         self._finish(stream, Event.CUT, now=now)
         return sized
 
@@ -179,18 +187,14 @@ class Streams:
         """Drop what is kept of streams that finished long ago."""
         self._rings.forget_old(now)
 
-    def _keep(self, stream: Stream, piece: Piece) -> Sized:
-        delta = stream.number(piece)
-        return delta, self._rings.append(stream.ring, delta)
-
     def _finish(self, stream: Stream, event: Event, *, now: float) -> None:
-        stream.phase = advance(stream.phase, event)
+        stream.phase = LIFE.next(stream.phase, event)
         stream.work.end()
         del self.live[stream.key]
         self._rings.finish(stream.key, stream.ring, now=now)
 
     def _leave(self, stream: Stream, event: Event) -> None:
-        stream.phase = advance(stream.phase, event)
+        stream.phase = LIFE.next(stream.phase, event)
         stream.work.end()
         del self.live[stream.key]
         self._rings.drop(stream.ring)

@@ -12,10 +12,12 @@ from typing_extensions import override
 class TotalWork:
     """What all streams of this engine owe together."""
 
-    __slots__ = ("tokens",)
+    __slots__ = ("completed_tokens", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
+        self.completed_tokens = 0
+        """Tokens generated since the start."""
 
     @override
     def __repr__(self) -> str:
@@ -58,6 +60,7 @@ class StreamWork:
     def done(self, choice: int, tokens: int) -> None:
         """Pay generated tokens of a choice. More than it owes pays what it owes."""
         self.completion_tokens += tokens
+        self._total.completed_tokens += tokens
         left = self._left[choice]
         paid = tokens if tokens <= left else left
         self._left[choice] = left - paid

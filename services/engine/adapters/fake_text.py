@@ -37,7 +37,7 @@ _WORDS = """
     such follow act why ask men change went light kind off need house picture try us again animal point mother world near
     build self earth father head stand own page should country found answer school grow study still learn plant cover
 """.split()  # noqa: SIM905 - a list of 260 literals would fill five pages
-VOCABULARY = tuple(f" {_WORDS[index % len(_WORDS)]}" for index in range(256))
+VOCABULARY = (*(f" {word}" for word in _WORDS), *(f" {word}," for word in _WORDS))[:256]
 _MASK = len(VOCABULARY) - 1
 _STRIDE = 0x9E3779B97F4A7C15
 _FACTOR = 0xBF58476D1CE4E5B9

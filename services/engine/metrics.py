@@ -1,0 +1,127 @@
+"""What an engine counts, and how Prometheus reads it. The hot path adds to plain integers; names are made at a scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from shared.messages import EngineHeartbeat, RefuseReason
+
+PREFIX = "llm_engine_"
+
+
+class End(StrEnum):
+    """How a stream ended that the backend did not refuse."""
+
+    COMPLETE = "complete"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    GATEWAY_GONE = "gateway_gone"
+    DRAINED = "drained"
+
+
+class Counts:
+    """Counters since the start."""
+
+    __slots__ = (
+        "accepted",
+        "batches",
+        "deltas",
+        "ends",
+        "refused",
+        "resends",
+        "resends_gone",
+        "stray_pieces",
+        "unsent_batches",
+    )
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.refused: Counter[RefuseReason] = Counter()
+        self.ends: Counter[End] = Counter()
+        self.deltas = 0
+        self.batches = 0
+        self.unsent_batches = 0
+        """Token messages that the bus did not take: gateways ask for their deltas again."""
+        self.resends = 0
+        self.resends_gone = 0
+        self.stray_pieces = 0
+        """Pieces of streams that were already over."""
+
+
+class Snapshot(Collector):
+    """The engine's metrics from its counters and its heartbeat at the moment of a scrape."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        *,
+        heartbeat: Callable[[], EngineHeartbeat],
+        tokens: Callable[[], int],
+        ring_bytes: Callable[[], int],
+    ) -> None:
+        self._counts = counts
+        self._heartbeat = heartbeat
+        self._tokens = tokens
+        self._ring_bytes = ring_bytes
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        counts = self._counts
+        yield _counter("tokens", "Tokens generated.", self._tokens())
+        yield _counter("deltas", "Deltas handed to the bus.", counts.deltas)
+        yield _counter("batches", "Token messages handed to the bus.", counts.batches)
+        yield _counter("unsent_batches", "Token messages the bus refused.", counts.unsent_batches)
+        yield _counter("resends", "Resends asked for.", counts.resends)
+        yield _counter("resends_gone", "Resends that came too late.", counts.resends_gone)
+        yield _counter("stray_pieces", "Pieces of streams already over.", counts.stray_pieces)
+        yield _counter("accepted", "Submits accepted.", counts.accepted)
+        yield _labelled("refused", "Submits refused.", "reason", counts.refused)
+        yield _labelled("streams_ended", "Streams by how they ended.", "end", counts.ends)
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterable[Metric]:
+        beat = self._heartbeat()
+        gauges = {
+            "running": (beat.running, "Choices being generated."),
+            "waiting": (beat.waiting, "Choices accepted and not begun."),
+            "outstanding_tokens": (beat.outstanding_tokens, "Upper bound of token work left."),
+            "free_blocks": (beat.free_blocks, "Free blocks of the KV pool."),
+            "total_blocks": (beat.total_blocks, "Blocks of the KV pool."),
+            "step_age_seconds": (beat.step_age_s, "Time since the last step began; 0 when idle."),
+            "tokens_per_second": (beat.tokens_per_s, "Generated tokens per second, smoothed."),
+            "ring_bytes": (self._ring_bytes(), "Bytes kept for resends."),
+        }
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(PREFIX + name, text, value)
+        yield _counter("steps", "Steps of the backend.", beat.step)
+        state = GaugeMetricFamily(PREFIX + "state", "1 for the state it is in.", labels=["state"])
+        state.add_metric([beat.state], 1)
+        yield state
+
+
+def render(snapshot: Snapshot) -> bytes:
+    """Return the text of a scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(snapshot)
+    return generate_latest(registry)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(PREFIX + name, text, value)
+
+
+def _labelled(
+    name: str, text: str, label: str, values: Counter[RefuseReason] | Counter[End]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([str(value)], count)
+    return family
