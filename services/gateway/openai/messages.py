@@ -36,6 +36,9 @@ class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ty
     refusal: str
 
 
+Content = str | list[TextPart | RefusalPart]
+
+
 class _Turn(
     Struct,
     frozen=True,
@@ -50,25 +53,25 @@ class _Turn(
 class SystemMessage(_Turn, frozen=True, tag="system"):
     """Instructions to the model."""
 
-    content: str | list[TextPart]
+    content: Content
 
 
 class DeveloperMessage(_Turn, frozen=True, tag="developer"):
     """Instructions to the model, in OpenAI's newer word."""
 
-    content: str | list[TextPart]
+    content: Content
 
 
 class UserMessage(_Turn, frozen=True, tag="user"):
     """What the user said."""
 
-    content: str | list[TextPart]
+    content: Content
 
 
 class ToolMessage(_Turn, frozen=True, tag="tool"):
     """What a tool answered."""
 
-    content: str | list[TextPart]
+    content: Content
     tool_call_id: CallId
 
 
@@ -91,7 +94,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class AssistantMessage(_Turn, frozen=True, tag="assistant"):
     """What the assistant said. Clients send a whole earlier answer back, so its empty fields are taken."""
 
-    content: str | list[TextPart | RefusalPart] | None = None
+    content: Content | None = None
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
@@ -135,7 +138,7 @@ def _plain_assistant(message: AssistantMessage, index: int) -> AssistantMessage:
     )
 
 
-def _text(content: str | list[TextPart] | list[TextPart | RefusalPart]) -> str:
+def _text(content: Content) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)

@@ -28,9 +28,10 @@ class Function(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     strict: bool | None = None
 
 
-class Tool(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
+class Tool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool of the only type there is."""
 
+    type: Literal["function"]
     function: Function
 
 
@@ -40,9 +41,10 @@ class FunctionRef(Struct, frozen=True, forbid_unknown_fields=True):
     name: FunctionName
 
 
-class NamedTool(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
+class NamedTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The one tool that must be called."""
 
+    type: Literal["function"]
     function: FunctionRef
 
 
@@ -85,8 +87,8 @@ def choice_text(choice: ToolChoice | None, tools: list[Tool]) -> str:
 def check_depth(schema: Schema | None, limits: RequestLimits, *, param: str) -> None:
     """Refuse a schema that nests deeper than the engines' grammars and our own recursion allow."""
     level: list[Any] = [schema]
-    for _ in range(limits.max_schema_depth + 1):
-        level = [child for value in level for child in _children(value)]
+    for _ in range(limits.max_schema_depth):
+        level = [child for value in level for child in _containers_in(value)]
         if not level:
             return
     raise invalid(
@@ -94,7 +96,6 @@ def check_depth(schema: Schema | None, limits: RequestLimits, *, param: str) -> 
     )
 
 
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+def _containers_in(value: Any) -> list[Any]:
+    children = value.values() if isinstance(value, dict) else value or ()
+    return [child for child in children if isinstance(child, dict | list)]

@@ -52,7 +52,7 @@ def test_the_file_does_not_hold_the_key():
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(text):
-    with pytest.raises(UserError, match="keys.txt, line [12]"):
+    with pytest.raises(UserError, match=r"keys\.txt, line [12]"):
         parse_keys(text, source="keys.txt")
 
 
