@@ -106,6 +106,7 @@ class EngineService:
         return EngineHeartbeat(
             engine=self._engine,
             service=self._settings.service,
+            name=self._settings.name,
             beat=self._beat,
             state=EngineState(self._health.state.value),
             backend=self._settings.backend,

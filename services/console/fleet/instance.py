@@ -7,6 +7,7 @@ import secrets
 import shutil
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
@@ -26,7 +27,7 @@ class Instance:
         self.folder = folder
         self.logs = folder / "logs"
         self._nats_conf = folder / "nats.conf"
-        self._lock = None
+        self._lock: TextIO | None = None
 
     def claim(self) -> None:
         """Make the folder ours. Raises `UserError` where another platform runs from it, or it cannot be written."""

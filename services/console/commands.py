@@ -1,0 +1,118 @@
+"""From parsed options to the code that carries a command out. One function a command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from services.console import output
+from services.console.settings import ConsoleSettings, read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder that holds `services` and `shared`."""
+
+Command = Callable[[argparse.Namespace, ConsoleSettings], int]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out one command and return the exit code."""
+    return COMMANDS[options.command](options, read_settings())
+
+
+def _up(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.fleet.command import up  # noqa: PLC0415
+
+    return asyncio.run(up(options, settings, root=ROOT))
+
+
+def _chat(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.chat import chat  # noqa: PLC0415
+
+    talk = chat(
+        options.url,
+        model=options.model,
+        api_key=settings.key,
+        system=options.system,
+        max_tokens=options.max_tokens,
+    )
+    return asyncio.run(talk)
+
+
+def _bench(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.loadtest.figures import table  # noqa: PLC0415
+    from services.console.loadtest.run import LoadRun  # noqa: PLC0415
+    from services.console.loadtest.workload import LoadOptions  # noqa: PLC0415
+
+    load = LoadOptions(
+        url=options.url,
+        model=options.model,
+        api_key=settings.key,
+        concurrency=options.concurrency,
+        input_tokens=options.input_len,
+        output_tokens=options.output_len,
+        rate_per_s=options.rate,
+        duration_s=options.duration,
+        requests=options.requests,
+        token_index=options.token_index,
+        ignore_eos=not options.no_ignore_eos,
+        timeout_s=options.timeout,
+        seed=options.seed,
+    )
+    figures = asyncio.run(LoadRun(load, _bar(load.total_requests, load.duration_s)).figures())
+    output.progress_done()
+    if options.json:
+        output.json_document(figures)
+    else:
+        output.line(table(figures))
+    return 1 if figures.failed else 0
+
+
+def _bar(total: int | None, duration_s: float | None) -> Callable[[int, int, float], None]:
+    def show(ended: int, failed: int, elapsed_s: float) -> None:
+        share = ended / total if total else elapsed_s / (duration_s or 1.0)
+        filled = min(30, int(30 * share))
+        bar = "█" * filled + "░" * (30 - filled)
+        output.progress(f"{bar} {min(1.0, share):4.0%}  {ended} ended, {failed} failed, {elapsed_s:.0f} s")
+
+    return show
+
+
+def _status(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.fleet.instance import bus_of  # noqa: PLC0415
+    from services.console.status import observe, table  # noqa: PLC0415
+
+    picture = asyncio.run(observe(bus_of(settings.platform_folder(options.name))))
+    if options.json:
+        output.json_document(picture)
+    else:
+        output.line(table(picture))
+    return 0 if picture.is_serving else 1
+
+
+def _model(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console import models  # noqa: PLC0415
+
+    if options.action == "fetch":
+        return models.fetch_command(options.model, settings)
+    return models.list_command(settings, as_json=options.json)
+
+
+def _key(options: argparse.Namespace, _: ConsoleSettings) -> int:
+    from shared.keys import add_key  # noqa: PLC0415
+
+    key = add_key(Path(options.file), tenant=options.tenant)
+    output.note(f"key of {options.tenant}, shown only now; {options.file} keeps its hash:")
+    output.line(key)
+    return 0
+
+
+COMMANDS: dict[str, Command] = {
+    "up": _up,
+    "chat": _chat,
+    "bench": _bench,
+    "status": _status,
+    "model": _model,
+    "key": _key,
+}

@@ -1,0 +1,62 @@
+"""From the options of `headrace up` to a running platform."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from services.console import models
+from services.console.fleet.instance import Instance
+from services.console.fleet.plan import UpOptions
+from services.console.fleet.up import FindModel, Model, Up
+from services.console.settings import ConsoleSettings
+from shared.errors import UserError
+
+
+async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Path) -> int:
+    """Serve until Ctrl-C; return the exit code. Raises `UserError`."""
+    wanted = UpOptions(
+        engines=options.engines,
+        host=options.host,
+        port=options.port,
+        nats_port=options.nats_port,
+        service=options.service,
+        model=options.model,
+        fake=options.fake_engine,
+        upstream=options.upstream,
+        kv_cache_bytes=options.kv_cache,
+        max_model_len=options.max_model_len,
+        api_keys=options.api_keys,
+        engine_args=engine_args(options.engine_arg),
+        start_timeout_s=options.start_timeout,
+        drain_s=options.drain,
+    )
+    platform = Up(
+        wanted,
+        instance=Instance(settings.platform_folder(options.name)),
+        env=settings.environment,
+        root=root,
+        api_key=settings.key,
+    )
+    return await platform.run(_finder(wanted, settings))
+
+
+def engine_args(pairs: list[str]) -> tuple[str, ...]:
+    """Return `vllm-max-num-seqs=64` as command line arguments of the engine. Raises `UserError`."""
+    args: list[str] = []
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise UserError(f"--engine-arg {pair!r} is not KEY=VALUE", hint="as --engine-arg vllm-max-num-seqs=64")
+        args += [f"--{key}", value]
+    return tuple(args)
+
+
+def _finder(options: UpOptions, settings: ConsoleSettings) -> FindModel:
+    async def find() -> Model:
+        if options.backend != "vllm":
+            return Model(name=options.service or options.backend, path=None, weight_bytes=0)
+        found = await models.find_or_fetch(options.model, settings)
+        return Model(name=options.service or found.name, path=found.path, weight_bytes=found.weight_bytes)
+
+    return find

@@ -1,0 +1,191 @@
+"""`headrace up` from the first check to the last process gone: what is done in which order, and what the person is told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from services.console import output
+from services.console.fleet import host
+from services.console.fleet.child import ExecLauncher, Launcher
+from services.console.fleet.instance import Instance
+from services.console.fleet.plan import ProcessPlan, UpOptions, check_memory, engine_plans, gateway_plan
+from services.console.fleet.ready import EngineWatch, first_answer, gateway_ready, nats_greets
+from services.console.fleet.supervisor import Kept, Supervisor
+from services.console.fleet.zygote_child import EngineNursery
+from shared.errors import UserError
+from shared.natsbus import NatsBus
+from shared.settings import NatsSettings, read_secret
+
+NATS_STOP_S = 5.0
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What the engines load."""
+
+    name: str
+    path: Path | None
+    weight_bytes: int
+
+
+FindModel = Callable[[], Awaitable[Model]]
+"""Finds the model, fetching it where needed; runs while the engines' imports run."""
+
+
+class Up:
+    """One platform on this machine, for as long as `run` runs."""
+
+    def __init__(
+        self,
+        options: UpOptions,
+        *,
+        instance: Instance,
+        env: Mapping[str, str],
+        root: Path,
+        api_key: str | None,
+    ) -> None:
+        self._options = options
+        self._instance = instance
+        self._env = {**env, "PYTHONPATH": str(root)}
+        self._api_key = api_key
+        self._supervisor = Supervisor(output.note)
+        self._nats: Kept | None = None
+        self._nursery: EngineNursery | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients reach the gateway."""
+        name = "127.0.0.1" if self._options.host in {"0.0.0.0", "::"} else self._options.host  # noqa: S104 -- compared, not bound
+        return f"http://{name}:{self._options.port}"
+
+    async def run(self, find_model: FindModel) -> int:
+        """Start everything, serve until Ctrl-C, stop everything; return the exit code. Raises `UserError` where it cannot start."""
+        self._check()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._asked_to_stop, stop)
+        try:
+            async with asyncio.TaskGroup() as group:
+                started = group.create_task(self._start(group, find_model))
+                stopped = group.create_task(stop.wait())
+                await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if started.done() and not stop.is_set():
+                    await stopped
+                started.cancel()
+                await self._stop()
+                raise _Stopped
+        except* _Stopped:
+            pass
+        except* UserError as errors:
+            await self._stop()
+            raise _first(errors) from None
+        return 0
+
+    def _asked_to_stop(self, stop: asyncio.Event) -> None:
+        if stop.is_set():
+            output.note("ending at once")
+            for kept in self._supervisor.kept:
+                if kept.child is not None:
+                    kept.child.signal(signal.SIGKILL)
+        stop.set()
+
+    def _check(self) -> None:
+        options = self._options
+        self._instance.claim()
+        host.check_disk(self._instance.folder)
+        host.check_port("127.0.0.1", options.nats_port, what="NATS", option="--nats-port")
+        host.check_port(options.host, options.port, what="HTTP", option="--port")
+
+    async def _start(self, group: asyncio.TaskGroup, find_model: FindModel) -> None:
+        secrets = self._instance.write_nats(port=self._options.nats_port)
+        if self._options.backend == "vllm":
+            self._nursery = EngineNursery(self._instance, env=self._env)
+            group.create_task(self._nursery.run(), name="engine nursery")
+        self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
+        await nats_greets(self._options.nats_port)
+        self._keep(group, gateway_plan(self._options, secrets=secrets))
+        model = await find_model()
+        check_memory(self._options, weight_bytes=model.weight_bytes, available_bytes=host.available_memory_bytes())
+        await self._start_engines(group, model, secrets)
+
+    async def _start_engines(self, group: asyncio.TaskGroup, model: Model, secrets: dict[str, Path]) -> None:
+        options = self._options
+        plans = engine_plans(options, service=model.name, model=model.path, secrets=secrets)
+        watch = EngineWatch({plan.name: self._keep(group, plan) for plan in plans}, output.note)
+        address = NatsSettings(
+            url=f"nats://127.0.0.1:{options.nats_port}",
+            user="console",
+            password=read_secret(secrets["console"]),
+        )
+        bus = await NatsBus.connect(address, group=group, name="headrace up")
+        await watch.follow(bus)
+        group.create_task(self._show_progress(watch, len(plans)), name="progress")
+        try:
+            async with asyncio.timeout(options.start_timeout_s):
+                await watch.all_ready()
+                await gateway_ready(self.url)
+        except TimeoutError as error:
+            raise UserError(
+                f"not ready within {options.start_timeout_s:.0f} s: {watch.ready_count} of {len(plans)} engines serve",
+                hint=f"look into {self._instance.logs}, or raise --start-timeout",
+            ) from error
+        await self._greet(model.name)
+
+    async def _show_progress(self, watch: EngineWatch, wanted: int) -> None:
+        clock = asyncio.get_running_loop().time
+        start_s = clock()
+        while watch.ready_count < wanted:
+            output.progress(f"starting: {watch.ready_count} of {wanted} engines ready, {clock() - start_s:.0f} s")
+            await asyncio.sleep(0.5)
+        output.progress_done()
+
+    async def _greet(self, model: str) -> None:
+        if self._options.api_keys and self._api_key is None:
+            output.note("API keys are on and HEADRACE_API_KEY is not set: no warm-up prompt was sent")
+        else:
+            answer = await first_answer(self.url, model=model, api_key=self._api_key)
+            output.note(f"warm-up answer: {answer.strip()!r}")
+        body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+        auth = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if self._options.api_keys else ""
+        output.line(f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)")
+        output.line(f"  curl -N {self.url}/v1/chat/completions -H 'Content-Type: application/json'{auth} -d '{body}'")
+
+    def _nats_launcher(self) -> Launcher:
+        return ExecLauncher("nats", self._instance.nats_argv, env=self._env, log=self._instance.log("nats"))
+
+    def _keep(self, group: asyncio.TaskGroup, plan: ProcessPlan) -> Kept:
+        return self._supervisor.add(group, self._launcher(plan), stop_s=plan.stop_s)
+
+    def _launcher(self, plan: ProcessPlan) -> Launcher:
+        log = self._instance.log(plan.name)
+        env = {**self._env, **plan.env}
+        if self._nursery is not None and plan.module == "services.engine":
+            return self._nursery.launcher(plan.name, list(plan.args), env=plan.env, log=log)
+        argv = [sys.executable, "-m", plan.module, *plan.args]
+        return ExecLauncher(plan.name, argv, env=env, log=log)
+
+    async def _stop(self) -> None:
+        output.progress_done()
+        output.note("stopping")
+        await self._supervisor.stop_all(self._nats)
+        if self._nursery is not None:
+            await self._nursery.stop()
+
+
+class _Stopped(Exception):  # noqa: N818 -- not an error: it ends the task group
+    """The person asked for the end."""
+
+
+def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
+    """Return the first single error of a group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, UserError)
+    return error

@@ -1,0 +1,139 @@
+"""`headrace status`: what is alive now, learned from heartbeats alone, so that it tells the truth about a hung or dead process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from services.console.fleet.instance import BusAddress
+from shared.messages import HEARTBEAT_S, EngineHeartbeat, EngineState, GatewayHeartbeat
+from shared.natsbus import NatsBus
+from shared.settings import NatsSettings, Secret
+
+LISTEN_S = 2.5 * HEARTBEAT_S
+"""Two beats of everybody who is alive, with room for a late one."""
+CONNECT_S = 3.0
+HUNG_S = 2.0
+"""A step that began longer ago than this, while there is work, is worth a remark."""
+
+
+class EngineLine(msgspec.Struct, frozen=True):
+    """One engine."""
+
+    name: str
+    engine: str
+    service: str
+    state: str
+    backend: str
+    running: int
+    waiting: int
+    max_streams: int
+    blocks_used: int
+    blocks_total: int
+    tokens_per_s: float
+    step: int
+    step_age_s: float
+    remark: str
+
+
+class GatewayLine(msgspec.Struct, frozen=True):
+    """One gateway."""
+
+    gateway: str
+    url: str
+    open_streams: int
+    queued: int
+    engines: int
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """Who was heard."""
+
+    engines: list[EngineLine]
+    gateways: list[GatewayLine]
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a request would find a gateway and a ready engine."""
+        return bool(self.gateways) and any(engine.state == EngineState.READY for engine in self.engines)
+
+
+def _remark(beat: EngineHeartbeat) -> str:
+    if beat.reason:
+        return beat.reason
+    return f"no step for {beat.step_age_s:.1f} s" if beat.step_age_s > HUNG_S else ""
+
+
+def engine_line(beat: EngineHeartbeat) -> EngineLine:
+    """Return what a person wants to know of a heartbeat."""
+    return EngineLine(
+        name=beat.name,
+        engine=beat.engine,
+        service=beat.service,
+        state=beat.state,
+        backend=beat.backend,
+        running=beat.running,
+        waiting=beat.waiting,
+        max_streams=beat.max_streams,
+        blocks_used=beat.total_blocks - beat.free_blocks,
+        blocks_total=beat.total_blocks,
+        tokens_per_s=beat.tokens_per_s,
+        step=beat.step,
+        step_age_s=beat.step_age_s,
+        remark=_remark(beat),
+    )
+
+
+def gateway_line(beat: GatewayHeartbeat) -> GatewayLine:
+    """Return what a person wants to know of a heartbeat."""
+    return GatewayLine(
+        gateway=beat.gateway,
+        url=beat.url,
+        open_streams=beat.open_streams,
+        queued=beat.queued,
+        engines=beat.engines,
+    )
+
+
+async def observe(address: BusAddress) -> Picture:
+    """Listen for a moment and return who was heard. Raises `UserError` where no bus answers."""
+    engines: dict[str, EngineHeartbeat] = {}
+    gateways: dict[str, GatewayHeartbeat] = {}
+
+    def on_engine(beat: EngineHeartbeat) -> None:
+        engines[beat.engine] = beat
+
+    def on_gateway(beat: GatewayHeartbeat) -> None:
+        gateways[beat.gateway] = beat
+
+    settings = NatsSettings(url=address.url, user="console", password=Secret(address.password), connect_timeout_s=CONNECT_S)
+    async with asyncio.TaskGroup() as group:
+        bus = await NatsBus.connect(settings, group=group, name="headrace status")
+        await bus.subscribe(EngineHeartbeat, on_engine)
+        await bus.subscribe(GatewayHeartbeat, on_gateway)
+        await asyncio.sleep(LISTEN_S)
+        await bus.close()
+    return Picture(
+        engines=[engine_line(beat) for _, beat in sorted(engines.items(), key=lambda item: (item[1].service, item[1].name))],
+        gateways=[gateway_line(beat) for _, beat in sorted(gateways.items())],
+    )
+
+
+ENGINE_HEAD = f"{'ENGINE':<20}{'SERVICE':<16}{'STATE':<10}{'BACKEND':<9}{'RUN':>5}{'WAIT':>6}{'OF':>6}{'BLOCKS':>14}{'TOK/S':>9}{'STEP':>10}  "
+GATEWAY_HEAD = f"{'GATEWAY':<20}{'URL':<32}{'STREAMS':>8}{'QUEUED':>8}{'ENGINES':>9}"
+
+
+def table(picture: Picture) -> str:
+    """Return the picture for people."""
+    lines = [ENGINE_HEAD.rstrip()]
+    lines += [
+        f"{e.name or e.engine:<20}{e.service:<16}{e.state:<10}{e.backend:<9}{e.running:>5}{e.waiting:>6}{e.max_streams:>6}"
+        f"{f'{e.blocks_used}/{e.blocks_total}':>14}{e.tokens_per_s:>9.1f}{e.step:>10}  {e.remark}".rstrip()
+        for e in picture.engines
+    ] or ["  none was heard"]
+    lines += ["", GATEWAY_HEAD]
+    lines += [
+        f"{g.gateway:<20}{g.url:<32}{g.open_streams:>8}{g.queued:>8}{g.engines:>9}" for g in picture.gateways
+    ] or ["  none was heard"]
+    return "\n".join(lines)
