@@ -147,9 +147,9 @@ def _long_enough(beats: list[EngineHeartbeat], facts: RouteFacts) -> list[Engine
 class Router:
     """Chooses engines; its seed makes its draws differ from those of other gateways."""
 
-    def __init__(self, settings: RoutingSettings, book: LoadBook, *, seed: int) -> None:
+    def __init__(self, settings: RoutingSettings, *, seed: int) -> None:
         self._settings = settings
-        self._book = book
+        self.book = LoadBook()
         self._random = random.Random(seed)  # noqa: S311 - spreads load, keeps no secret
         self._scorers: tuple[tuple[Scorer, float], ...] = (
             (load_score, settings.load_weight),
@@ -168,7 +168,7 @@ class Router:
             return Route(
                 reason=RouteReason.ONLY, engine=candidates[0].engine, total=1.0, considered=1
             )
-        accounts = [(beat.engine, self._book.account(beat.engine)) for beat in candidates]
+        accounts = [(beat.engine, self.book.account(beat.engine)) for beat in candidates]
         scene = Scene(
             settings=self._settings,
             now=now,

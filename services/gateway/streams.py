@@ -195,11 +195,18 @@ class StreamTable:
                 stream.quiet_since = now
                 stream.patience_s = self._settings.quiet_s
             elif now - stream.quiet_since >= stream.patience_s and not stream.asking:
-                stream.patience_s = min(2 * stream.patience_s, self._settings.quiet_max_s)
+                longer_s = max(self._settings.quiet_s, 2 * stream.patience_s)
+                stream.patience_s = min(longer_s, self._settings.quiet_max_s)
                 stream.quiet_since = now
                 if stream.started or stream.expected > 0:
                     self._ask(stream, effects)
         return effects
+
+    def suspect(self) -> None:
+        """Have the next tick ask about every stream that does not move until then: deltas may have been lost unseen."""
+        for stream in self._open.values():
+            stream.seen = stream.expected
+            stream.patience_s = 0.0
 
     def _out_of_order(self, stream: OpenStream, delta: Delta, effects: list[Effect]) -> None:
         if delta.seq < stream.expected or delta.seq in stream.held:

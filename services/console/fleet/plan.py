@@ -91,7 +91,7 @@ def gateway_plan(options: UpOptions, *, secrets: Mapping[str, Path]) -> ProcessP
     """Plan the door."""
     args = ["--http-host", options.host, "--http-port", str(options.port)]
     if options.api_keys:
-        args += ["--api-keys-file", options.api_keys]
+        args += ["--keys-file", options.api_keys]
     return ProcessPlan(
         name="gateway",
         module="services.gateway",

@@ -75,7 +75,9 @@ class RequestParser:
         self._target = b""
         self._headers = Headers()
         self._head_bytes = 0
+        self._header_lines = 0
         self._fed_bytes = 0
+        """Since the message, the last chunk or the last piece of body began."""
         self._request: Request | None = None
         self._body: bytes | bytearray = b""
 
@@ -99,11 +101,11 @@ class RequestParser:
                 raise RequestRefused(400, f"Not a valid HTTP/1.1 request: {error}.") from None
             else:
                 break
-        if self.phase is Phase.HEAD:
-            self._bound_unfinished_head(len(data))
+        if self.phase is not Phase.BETWEEN:
+            self._bound_unfinished_field(len(data))
 
-    def _bound_unfinished_head(self, fed_bytes: int) -> None:
-        """Bound a single endless field: llhttp's binding shows a field only once it is whole."""
+    def _bound_unfinished_field(self, fed_bytes: int) -> None:
+        """Bound a single endless field, trailer or chunk extension: llhttp's binding shows a field only once it is whole."""
         self._fed_bytes += fed_bytes
         if self._fed_bytes > self._settings.max_head_bytes + SLICE_BYTES:
             raise self._head_too_large()
@@ -135,7 +137,7 @@ class RequestParser:
         self.began_at = self._now
         self._target = b""
         self._headers = Headers()
-        self._head_bytes = self._fed_bytes = 0
+        self._head_bytes = self._header_lines = self._fed_bytes = 0
         self._body = b""
 
     def on_url(self, piece: bytes) -> None:
@@ -153,14 +155,15 @@ class RequestParser:
         self._head_bytes += len(name) + len(value) + _FIELD_OVERHEAD_BYTES
         if self._head_bytes > self._settings.max_head_bytes:
             raise self._head_too_large()
+        self._header_lines += 1
+        if self._header_lines > self._settings.max_headers:
+            raise RequestRefused(431, f"More than {self._settings.max_headers} header fields.")
         if self.phase is not Phase.HEAD or self._is_replaying:
             return
         try:
             self._headers.add(name, value)
         except DuplicateHeader as error:
             raise RequestRefused(400, f"The header field {error} came twice.") from None
-        if len(self._headers) > self._settings.max_headers:
-            raise RequestRefused(431, f"More than {self._settings.max_headers} header fields.")
 
     def on_headers_complete(self) -> None:
         """The head is whole: judge it before any of the body is kept."""
@@ -210,8 +213,13 @@ class RequestParser:
                 raise RequestRefused(417, "The only expectation understood is 100-continue.")
             self.is_continue_due = True
 
+    def on_chunk_header(self) -> None:
+        """The next chunk; of no size, before trailers."""
+        self._fed_bytes = 0
+
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
+        self._fed_bytes = 0
         self.is_continue_due = False
         body = self._body
         if len(body) + len(piece) > self._settings.max_body_bytes:

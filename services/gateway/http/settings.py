@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the HTTP server listens and what it tolerates."""
 
     host: str = "127.0.0.1"

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.keys import (
+from shared.errors import UserError
+from shared.keys import (
     KeyFile,
+    add_key,
     check_exposure,
     is_loopback,
     key_line,
     new_key,
     parse_keys,
 )
-from shared.errors import UserError
 
 
 def test_a_key_opens_for_its_tenant_only():
@@ -127,3 +128,24 @@ def test_a_network_without_keys_is_refused_unless_it_is_meant(host):
     assert "insecure_no_auth" in caught.value.hint
     check_exposure(host, has_keys=True, insecure_no_auth=False)
     check_exposure(host, has_keys=False, insecure_no_auth=True)
+
+
+def test_an_added_key_opens_the_door_and_the_file_does_not_hold_it(tmp_path):
+    path = tmp_path / "keys"
+
+    first, second = add_key(path, tenant="ada"), add_key(path, tenant="bob")
+
+    ring = KeyFile(path)
+    assert ("ada", "bob") == (ring.tenant(f"Bearer {first}"), ring.tenant(f"Bearer {second}"))
+    assert first not in path.read_text()
+    assert 0o600 == path.stat().st_mode & 0o777
+
+
+def test_a_key_is_added_after_a_last_line_without_a_line_break(tmp_path):
+    path = tmp_path / "keys"
+    first = add_key(path, tenant="ada")
+    path.write_text(path.read_text().rstrip("\n"))
+
+    add_key(path, tenant="bob")
+
+    assert "ada" == KeyFile(path).tenant(f"Bearer {first}")

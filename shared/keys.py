@@ -174,3 +174,18 @@ def _check_tenant(name: str, *, where: str) -> None:
         raise UserError(
             f"{where}: tenant {name!r} must be 1 to {MAX_TENANT_CHARS} ASCII letters, digits or -_.@"
         )
+
+
+def add_key(path: Path, *, tenant: str) -> str:
+    """Append a new key of `tenant` to the keys file, made where there is none, and return the key. Raises `UserError`."""
+    key = new_key()
+    line = key_line(tenant, key)
+    try:
+        path.touch(mode=0o600)
+        text = path.read_text(encoding="utf-8")
+        parse_keys(text, source=str(path))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("" if text.endswith("\n") or not text else "\n") + line + "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot write the keys file {path}: {error}") from error
+    return key
