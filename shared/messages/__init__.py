@@ -1,7 +1,8 @@
 """The contract: every message that crosses the bus, and the table of where it travels.
 
 One file an owner; `routes.py` is the table. Imports msgspec, enum and `shared.ids` only. No behaviour beyond cheap properties.
-Readers accept unknown fields; a new field has a default; any other change is a new tag. Golden samples in `tests/contract/golden` guard this.
+One file an owner; `routes.py` is the table.
+Imports msgspec, enum and `shared.ids` only. No behaviour beyond cheap properties.
 Durations are seconds, sizes are bytes or tokens, as each name says.
 """
 
@@ -35,8 +36,8 @@ from shared.messages.gateway import (
     Accepted,
     Cancel,
     GatewayHeartbeat,
-    RefuseReason,
     Refused,
+    RefuseReason,
     Resend,
     Submit,
 )
@@ -52,11 +53,11 @@ from shared.messages.parts import (
 )
 from shared.messages.routes import (
     ALL_MESSAGES,
-    Delivery,
     ENGINE_GONE_S,
     GATEWAY_GONE_S,
     HEARTBEAT_S,
     ROUTES,
+    Delivery,
     Route,
 )
 
@@ -71,24 +72,24 @@ __all__ = [
     "API_SUBJECT",
     "API_TIMEOUT_HEADER",
     "API_VERBS",
+    "DEAD_LETTER_SUBJECT",
+    "ENGINE_GONE_S",
+    "GATEWAY_GONE_S",
+    "HEARTBEAT_S",
+    "ROUTES",
     "Accepted",
     "Cancel",
     "ChatPrompt",
-    "DEAD_LETTER_SUBJECT",
     "Delivery",
     "Delta",
     "DeltaExtra",
-    "ENGINE_GONE_S",
     "EngineHeartbeat",
     "EngineState",
     "Finish",
-    "GATEWAY_GONE_S",
     "GatewayHeartbeat",
-    "HEARTBEAT_S",
     "Message",
     "Priority",
     "Prompt",
-    "ROUTES",
     "RefuseReason",
     "Refused",
     "Resend",

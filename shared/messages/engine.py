@@ -11,7 +11,7 @@ from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
 from shared.messages.parts import Message, Value
 
 
-class Usage(Value, kw_only=True):
+class Usage(Value, frozen=True, kw_only=True):
     """Token counts of a finished stream; over all its choices."""
 
     prompt_tokens: int
@@ -19,7 +19,7 @@ class Usage(Value, kw_only=True):
     cached_tokens: int = 0
 
 
-class TopLogprob(Value, array_like=True):
+class TopLogprob(Value, frozen=True, array_like=True):
     """One alternative at a position."""
 
     token: str
@@ -27,7 +27,7 @@ class TopLogprob(Value, array_like=True):
     token_bytes: bytes
 
 
-class TokenLogprob(Value, array_like=True):
+class TokenLogprob(Value, frozen=True, array_like=True):
     """Log probability (natural) of a sampled token and of the alternatives at its position."""
 
     token: str
@@ -36,7 +36,7 @@ class TokenLogprob(Value, array_like=True):
     top: list[TopLogprob]
 
 
-class ToolCallDelta(Value, kw_only=True):
+class ToolCallDelta(Value, frozen=True, kw_only=True):
     """A piece of a tool call; `id` and `name` come with the first piece of each index."""
 
     index: int
@@ -57,7 +57,7 @@ class Finish(StrEnum):
     """The engine failed; `DeltaExtra.error` says how."""
 
 
-class StreamError(Value, kw_only=True):
+class StreamError(Value, frozen=True, kw_only=True):
     """Why a stream ended without a whole answer."""
 
     message: str
@@ -66,7 +66,7 @@ class StreamError(Value, kw_only=True):
     param: str | None = None
 
 
-class DeltaExtra(Value, kw_only=True):
+class DeltaExtra(Value, frozen=True, kw_only=True):
     """What most deltas do not have."""
 
     logprobs: list[TokenLogprob] | None = None
@@ -91,7 +91,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extra: DeltaExtra | None = None
 
 
-class TokenBatch(Message, tag="engine.tokens.v1", array_like=True, kw_only=True):
+class TokenBatch(Message, tag="engine.tokens.v1", array_like=True, frozen=True, kw_only=True):
     """All deltas of one engine step for one gateway: the hot message. Loss is found by `Delta.seq` and repaired by `Resend`."""
 
     gateway: GatewayId
@@ -99,7 +99,7 @@ class TokenBatch(Message, tag="engine.tokens.v1", array_like=True, kw_only=True)
     deltas: list[Delta]
 
 
-class Resent(Message, tag="engine.resent.v1", kw_only=True):
+class Resent(Message, tag="engine.resent.v1", frozen=True, kw_only=True):
     """Answer to `Resend`: the deltas from the wanted number on, or `gone` where the engine no longer has them."""
 
     engine: EngineId
@@ -117,7 +117,7 @@ class EngineState(StrEnum):
     FAILED = "failed"
 
 
-class EngineHeartbeat(Message, tag="engine.heartbeat.v1", kw_only=True):
+class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=True):
     """An engine is alive: each 500 ms and on every change of state. Silence means death (see `shared.fleet`)."""
 
     engine: EngineId

@@ -8,7 +8,7 @@ from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, Te
 from shared.messages.parts import Message, Priority, Prompt, Sampling
 
 
-class Submit(Message, tag="gateway.submit.v1", kw_only=True):
+class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
     """One prompt for one chosen engine. Answered by `Accepted` or `Refused` within the deadline of the request."""
 
     engine: EngineId
@@ -43,7 +43,7 @@ class RefuseReason(StrEnum):
     """The engine is starting or failed; choose another."""
 
 
-class Accepted(Message, tag="engine.accepted.v1", kw_only=True):
+class Accepted(Message, tag="engine.accepted.v1", frozen=True, kw_only=True):
     """The engine took the submit; deltas of the stream follow (the first may overtake this reply)."""
 
     engine: EngineId
@@ -51,7 +51,7 @@ class Accepted(Message, tag="engine.accepted.v1", kw_only=True):
     prompt_tokens: int
 
 
-class Refused(Message, tag="engine.refused.v1", kw_only=True):
+class Refused(Message, tag="engine.refused.v1", frozen=True, kw_only=True):
     """The engine did not take the submit; nothing of it remains there."""
 
     engine: EngineId
@@ -64,7 +64,7 @@ class Refused(Message, tag="engine.refused.v1", kw_only=True):
     retry_after_s: float | None = None
 
 
-class Cancel(Message, tag="gateway.cancel.v1", kw_only=True):
+class Cancel(Message, tag="gateway.cancel.v1", frozen=True, kw_only=True):
     """The stream is no longer wanted. Unknown streams are ignored; a second one changes nothing."""
 
     engine: EngineId
@@ -72,7 +72,7 @@ class Cancel(Message, tag="gateway.cancel.v1", kw_only=True):
     stream: StreamNo
 
 
-class Resend(Message, tag="gateway.resend.v1", kw_only=True):
+class Resend(Message, tag="gateway.resend.v1", frozen=True, kw_only=True):
     """Deltas of a stream are missing. Answered by `Resent`."""
 
     engine: EngineId
@@ -81,7 +81,7 @@ class Resend(Message, tag="gateway.resend.v1", kw_only=True):
     from_seq: int
 
 
-class GatewayHeartbeat(Message, tag="gateway.heartbeat.v1", kw_only=True):
+class GatewayHeartbeat(Message, tag="gateway.heartbeat.v1", frozen=True, kw_only=True):
     """A gateway is alive: each 500 ms. Engines drop the work of one that is silent for `GATEWAY_GONE_S`."""
 
     gateway: GatewayId

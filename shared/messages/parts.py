@@ -15,7 +15,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """Base of all messages; the tag is `owner.name.vN`."""
 
 
-
 class Priority(StrEnum):
     """Class of service of a request; the order is the order of service."""
 
@@ -24,7 +23,7 @@ class Priority(StrEnum):
     BATCH = "batch"
 
 
-class ChatPrompt(Value, tag="chat", kw_only=True):
+class ChatPrompt(Value, tag="chat", frozen=True, kw_only=True):
     """A conversation; the engine renders the model's template.
 
     The JSON was validated by the gateway, `null` fields are dropped, roles and content types are known ones.
@@ -39,13 +38,13 @@ class ChatPrompt(Value, tag="chat", kw_only=True):
     parallel_tool_calls: bool = True
 
 
-class TextPrompt(Value, tag="text", kw_only=True):
+class TextPrompt(Value, tag="text", frozen=True, kw_only=True):
     """A prompt to be tokenized as it is."""
 
     text: str
 
 
-class TokensPrompt(Value, tag="tokens", kw_only=True):
+class TokensPrompt(Value, tag="tokens", frozen=True, kw_only=True):
     """A prompt that the caller tokenized."""
 
     token_ids: list[int]
@@ -54,7 +53,7 @@ class TokensPrompt(Value, tag="tokens", kw_only=True):
 Prompt = ChatPrompt | TextPrompt | TokensPrompt
 
 
-class Sampling(Value, kw_only=True):
+class Sampling(Value, frozen=True, kw_only=True):
     """How to sample. `None` means: the model's own default (its generation config), else the neutral value."""
 
     temperature: float | None = None

@@ -76,7 +76,7 @@ ROUTES: dict[type[Message], Route] = {
         subject="hr.heartbeat.gateway.{gateway}",
         delivery=Delivery.CORE,
         owner="gateway",
-        readers=("engine", "console"),
+        readers=("gateway", "engine", "console"),
         key="gateway",
     ),
 }
