@@ -88,8 +88,7 @@ class FakeEngine:
 
     def load(self) -> Load:
         """Return the current load."""
-        is_stepping = self._step_end is not None or (self._is_stalled and self._batch.has_work)
-        age_s = self._loop.time() - self._step_began_at if is_stepping else 0.0
+        age_s = self._loop.time() - self._step_began_at if self._batch.has_work else 0.0
         return self._batch.load(step=self._step, step_age_s=age_s)
 
     async def failed(self) -> str:
