@@ -34,8 +34,8 @@ class Desk:
     """A router with its book, and everything old enough to be past the slow start."""
 
     def __init__(self, *beats: EngineHeartbeat, seed: int = 1, at: float = 0.0) -> None:
-        self.book = LoadBook()
-        self.router = Router(RoutingSettings(), self.book, seed=seed)
+        self.router = Router(RoutingSettings(), seed=seed)
+        self.book = self.router.book
         self.beats = list(beats)
         for one in beats:
             self.book.account(one.engine).observe(one, now=at)

@@ -1,0 +1,315 @@
+"""Runs calls from their arrival to exactly one end: gate, engine, deltas, end; retries what nobody has seen yet.
+
+Every event is handled in one synchronous step. Whatever happens (client gone, deadline, engine lost, a fault of ours), `_end` closes the
+streams, cancels at the engines and gives back the place at the gate. An answer that has been shown in part is not begun again: it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from services.gateway import refusals
+from services.gateway.admission.verdict import Offer, Ticket, Verdict
+from services.gateway.call import ApiError, Call
+from services.gateway.gates import Gates
+from services.gateway.openai.ending import failure_of, total_usage
+from services.gateway.outlet import Caller, Outlet
+from services.gateway.phases import CallEvent, CallPhase, Outcome, PartEvent, PartPhase
+from services.gateway.placement import Placement
+from services.gateway.refusals import Setback
+from services.gateway.running import Part, RunningCall
+from shared import logs
+from shared.clock import Clock
+from shared.ids import EngineId
+from shared.messages import Delta, Finish
+
+
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines and attempts of a call."""
+
+    default_timeout_s: float = 600.0
+    """Deadline of a whole answer where the caller names none (`X-Request-Timeout`, `Hr-Timeout`)."""
+    first_token_timeout_s: float = 120.0
+    """An engine that took a prompt and sent nothing for this long is given up; another one is tried."""
+    submit_timeout_s: float = 5.0
+    """An engine that has not answered a submit after this is tried no longer; rendering a template may take a second or two."""
+    max_attempts: int = 3
+    """Engines that are tried for one prompt."""
+
+
+class CallObserver(Protocol):
+    """Who counts. Must be quick."""
+
+    def admitted(self, running: RunningCall, waited_s: float) -> None:
+        """A call passed the gate."""
+        ...
+
+    def first_delta(self, running: RunningCall, now: float) -> None:
+        """A call's first delta is here."""
+        ...
+
+    def retried(self, part: Part, setback: Setback) -> None:
+        """A part goes to another engine."""
+        ...
+
+    def ended(self, running: RunningCall, outcome: Outcome, now: float) -> None:
+        """A call is over."""
+        ...
+
+
+class Calls:
+    """All calls under way."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        gates: Gates,
+        observer: CallObserver,
+        *,
+        settings: CallSettings,
+        group: asyncio.TaskGroup,
+        clock: Clock,
+    ) -> None:
+        self._placement = placement
+        self._gates = gates
+        self._observer = observer
+        self._settings = settings
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._log = logs.get("calls")
+        self._open: dict[Ticket, RunningCall] = {}
+        self._silent: set[Part] = set()
+        """Parts at engines that have sent nothing yet."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def start(self, call: Call, caller: Caller, outlet: Outlet) -> RunningCall:
+        """Begin a call; it may be over on return."""
+        now = self._clock()
+        timeout_s = call.timeout_s
+        running = RunningCall(
+            call,
+            caller,
+            outlet,
+            ticket=self._gates.next_ticket(),
+            priority=self._gates.class_of(
+                caller.tenant, call.priority, timeout_s=timeout_s, now=now
+            ),
+            deadline=now + (self._settings.default_timeout_s if timeout_s is None else timeout_s),
+        )
+        n = call.sampling.n
+        running.parts = [
+            Part(running, prompt, first_choice=index * n, notice=self._on_special)
+            for index, prompt in enumerate(call.prompts)
+        ]
+        self._open[running.ticket] = running
+        self._idle.clear()
+        running.timer = self._loop.call_at(running.deadline, self._on_deadline, running)
+        unknown = self._placement.unknown(call.model)
+        if unknown is None:
+            self.deliver(self._gates.offer(call.model, self._offer(running), now=now))
+        else:
+            self._end(running, Outcome.REFUSED, unknown)
+        return running
+
+    def leave(self, running: RunningCall) -> None:
+        """The client is gone: stop everything at once. A second call changes nothing."""
+        self._end(running, Outcome.LEFT, None)
+
+    def deliver(self, verdicts: Iterable[Verdict]) -> None:
+        """Carry out what a gate decided."""
+        for verdict in verdicts:
+            running = self._open.get(verdict.ticket)
+            if running is None:
+                continue
+            if verdict.is_admitted:
+                running.advance(CallEvent.ADMIT)
+                self._observer.admitted(running, verdict.waited_s)
+                for part in running.parts:
+                    self._place(part)
+            elif verdict.is_refused:
+                self._end(running, Outcome.REFUSED, refusals.not_admitted(verdict))
+
+    def set_back(self, part: Part, setback: Setback) -> None:
+        """A running part is lost to its engine: begin it anew elsewhere where nobody can see that, else fail."""
+        if part.phase is not PartPhase.DONE and self._may_retry(part, setback):
+            self._place(part)
+
+    def engine_lost(self, engine: EngineId, why: str) -> None:
+        """Act on the loss of an engine; `why` is a verb phrase such as `is gone`."""
+        for part in self._placement.parts_at(engine):
+            self.set_back(part, refusals.engine_lost(why))
+
+    def tick(self) -> None:
+        """Give up engines that have been silent for too long about a part, and let the gates look at their clocks."""
+        now = self._clock()
+        self.deliver(self._gates.tick(now=now))
+        patience_s = self._settings.first_token_timeout_s
+        for part in [part for part in self._silent if now - part.placed_at >= patience_s]:
+            self.set_back(part, refusals.engine_lost("sent nothing for too long"))
+
+    async def until_idle(self, *, timeout_s: float) -> None:
+        """Return when no call is open, or when the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+
+    def stop(self) -> None:
+        """End all calls that are still open."""
+        for running in list(self._open.values()):
+            self._end(running, Outcome.STOPPED, refusals.stopping())
+
+    def _offer(self, running: RunningCall) -> Offer:
+        return Offer(
+            ticket=running.ticket,
+            tenant=running.caller.tenant,
+            priority=running.priority,
+            choices=running.choices,
+            work_tokens=running.call.work_tokens,
+            deadline=running.deadline,
+        )
+
+    def _place(self, part: Part) -> None:
+        self._group.create_task(self._find_engine(part))
+
+    async def _find_engine(self, part: Part) -> None:
+        """Try engines until one takes the part or nobody is left."""
+        try:
+            while part.phase is PartPhase.PLACING and part.stream is None:
+                route = self._placement.route(part)
+                if route.engine is None:
+                    error = part.last_error or refusals.no_route(route.reason, part.call.call.model)
+                    self._end(part.call, Outcome.FAILED, error)
+                    return
+                setback = await self._placement.submit(part, route.engine, self._on_taken)
+                if setback is None or not self._may_retry(part, setback):
+                    return
+        except Exception as error:  # noqa: BLE001 - a fault in one call must not end all others
+            self._log.error("call_broke", request=part.call.request, exc_info=error)
+            self._end(part.call, Outcome.FAILED, refusals.internal())
+
+    def _may_retry(self, part: Part, setback: Setback) -> bool:
+        """Take the part from its engine; return whether another one may be tried, else end the call."""
+        engine, is_shown = part.engine, part.is_shown
+        self._placement.leave(part, cancel=setback.may_run, blame=setback.blame)
+        self._silent.discard(part)
+        if setback.is_final:
+            is_clients = setback.error.status < 500  # noqa: PLR2004
+            outcome = Outcome.INVALID if is_clients else Outcome.FAILED
+            self._end(part.call, outcome, setback.error)
+            return False
+        if is_shown or part.attempts >= self._settings.max_attempts:
+            self._end(part.call, Outcome.FAILED, setback.error)
+            return False
+        part.advance(PartEvent.LOST)
+        part.restart()
+        part.last_error = setback.error
+        if engine is not None:
+            part.tried.add(engine)
+        self._observer.retried(part, setback)
+        return True
+
+    def _on_taken(self, part: Part) -> None:
+        """An engine has the part: by its reply or by a delta that overtook it."""
+        if part.phase is PartPhase.RUNNING:
+            return
+        part.advance(PartEvent.TAKEN)
+        if not part.has_begun:
+            self._silent.add(part)
+        running = part.call
+        if running.phase is CallPhase.PLACING and all(
+            p.phase is not PartPhase.PLACING for p in running.parts
+        ):
+            self._begin(running)
+
+    def _begin(self, running: RunningCall) -> None:
+        running.advance(CallEvent.BEGIN)
+        running.outlet.begin(running.request)
+        if running.outlet.is_streamed:
+            for part in running.parts:
+                if not running.is_over:
+                    part.go_live()
+
+    def _on_special(self, part: Part, delta: Delta) -> None:
+        """Handle a delta that may change the state: the first, a finish, one with extras, or while deltas are held."""
+        if not part.has_begun:
+            self._on_first(part)
+        if part.phase is PartPhase.DONE:
+            return
+        if delta.finish is Finish.ERROR or delta.finish is Finish.TIMEOUT:
+            self._on_bad_end(part, delta)
+            return
+        part.show(delta)
+        if delta.extra is not None and delta.extra.usage is not None:
+            part.usage = delta.extra.usage
+            self._placement.leave(part, cancel=False)
+            part.advance(PartEvent.CLOSE)
+            self._finish_if_done(part.call)
+
+    def _on_first(self, part: Part) -> None:
+        running = part.call
+        part.has_begun = True
+        self._silent.discard(part)
+        if running.first_at is None:
+            running.first_at = self._clock()
+            self._observer.first_delta(running, running.first_at)
+        self._on_taken(part)
+
+    def _on_bad_end(self, part: Part, delta: Delta) -> None:
+        """A choice ended badly. Of several, the one that ends the stream says why."""
+        extra = delta.extra
+        if delta.finish is Finish.TIMEOUT:
+            self._end(part.call, Outcome.EXPIRED, refusals.expired())
+        elif extra is not None and extra.error is not None:
+            failure = failure_of(delta)
+            assert failure is not None
+            is_final = not extra.error.retryable
+            self.set_back(
+                part, Setback(error=failure, is_final=is_final, blame=0.0 if is_final else 1.0)
+            )
+
+    def _finish_if_done(self, running: RunningCall) -> None:
+        usages = [part.usage for part in running.parts if part.usage is not None]
+        if len(usages) < len(running.parts) or running.is_over:
+            return
+        for part in running.parts:
+            part.release()
+        if not running.is_over:
+            self._end(running, Outcome.FINISHED, None)
+            running.outlet.finish(total_usage(usages))
+
+    def _on_deadline(self, running: RunningCall) -> None:
+        if running.phase is CallPhase.WAITING:
+            self.deliver(self._gates.tick(now=self._clock()))
+        if not running.is_over:
+            self._end(running, Outcome.EXPIRED, refusals.expired())
+
+    def _end(self, running: RunningCall, outcome: Outcome, error: ApiError | None) -> None:
+        """The one way out; a second call changes nothing."""
+        if running.is_over:
+            return
+        running.advance(CallEvent.END)
+        if running.timer is not None:
+            running.timer.cancel()
+        for part in running.parts:
+            self._placement.leave(part, cancel=True)
+            self._silent.discard(part)
+            if part.phase is not PartPhase.DONE:
+                part.advance(PartEvent.CLOSE)
+        del self._open[running.ticket]
+        if not self._open:
+            self._idle.set()
+        now = self._clock()
+        self._observer.ended(running, outcome, now)
+        if error is not None:
+            running.outlet.fail(error)
+        self.deliver(self._gates.end(running.ticket, now=now))

@@ -1,0 +1,79 @@
+"""The doors as the service runs them: the HTTP server with its API, the NATS API with its announcement."""
+
+from __future__ import annotations
+
+from services.gateway.call import ApiError
+from services.gateway.http.server import HttpServer
+from services.gateway.http.settings import HttpSettings
+from services.gateway.http_api import HttpApi
+from services.gateway.nats_announce import Announcement
+from services.gateway.nats_api import NatsApi
+
+IDLE_CLOSE_S = 1.0
+"""How long connections get, after the last call has ended, to be closed politely."""
+ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+
+
+def api_error_body(status: int, message: str) -> tuple[str, bytes]:
+    """Return OpenAI's error object for what the HTTP server refuses by itself."""
+    error = ApiError(status, message, kind="invalid_request_error")
+    if status >= 500:  # noqa: PLR2004
+        error = ApiError(status, message, kind="server_error")
+    return "application/json", error.body()
+
+
+class HttpDoor:
+    """See `Door`."""
+
+    def __init__(self, settings: HttpSettings, api: HttpApi) -> None:
+        self._settings = settings
+        self._api = api
+        self.server = HttpServer(settings, api.handle, error_body=api_error_body)
+        self.url = ""
+
+    async def start(self) -> None:
+        """See `Door`."""
+        await self.server.start()
+        scheme = "https" if self._settings.tls_cert else "http"
+        host = "127.0.0.1" if self._settings.host in ANY_ADDRESS else self._settings.host
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{scheme}://{shown}:{self.server.port}"
+
+    async def stop_taking(self) -> None:
+        """See `Door`. Requests on open connections are refused by the reception from now on."""
+        self.server.close_listeners()
+
+    async def stop(self) -> None:
+        """See `Door`."""
+        await self.server.drain(IDLE_CLOSE_S)
+
+    def tick(self) -> None:
+        """See `Door`."""
+        self._api.tick()
+
+
+class NatsDoor:
+    """See `Door`."""
+
+    def __init__(self, api: NatsApi, announcement: Announcement) -> None:
+        self._api = api
+        self._announcement = announcement
+        self.url = ""
+
+    async def start(self) -> None:
+        """See `Door`."""
+        await self._api.start()
+        await self._announcement.start()
+
+    async def stop_taking(self) -> None:
+        """See `Door`. Other gateways of the queue group get what comes from now on."""
+        await self._announcement.stop()
+        await self._api.stop_taking()
+
+    async def stop(self) -> None:
+        """See `Door`."""
+        await self._api.stop()
+
+    def tick(self) -> None:
+        """See `Door`."""
+        self._api.tick()

@@ -1,0 +1,153 @@
+"""How an answer leaves over HTTP: as server-sent events, or as one JSON body."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from typing_extensions import override
+
+from services.gateway.call import ApiError, Call
+from services.gateway.http.exchange import Exchange
+from services.gateway.openai.answer import AnswerBuilder
+from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.render import ChunkRenderer
+from shared.clock import unix_time_s
+from shared.ids import RequestId
+from shared.messages import API_REQUEST_ID_HEADER, Delta, Usage
+
+PING = b": ping\n\n"
+SSE_HEADERS = (
+    ("cache-control", "no-cache"),
+    # nginx buffers answers of proxied servers unless told not to.
+    ("x-accel-buffering", "no"),
+)
+
+
+def id_headers(request: RequestId | None, label: str) -> list[tuple[str, str]]:
+    """Return the ids of a request: `X-Request-Id` is the caller's own where it gave one, `Hr-Request-Id` is always ours."""
+    shown = label or request
+    pairs = [("x-request-id", shown)] if shown else []
+    return [*pairs, (API_REQUEST_ID_HEADER.lower(), request)] if request else pairs
+
+
+def respond_error(
+    exchange: Exchange, error: ApiError, headers: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Answer with OpenAI's error object."""
+    pairs = list(headers)
+    if error.retry_after_s is not None:
+        pairs.append(("retry-after", str(max(1, math.ceil(error.retry_after_s)))))
+    if error.status == 401:  # noqa: PLR2004
+        pairs.append(("www-authenticate", "Bearer"))
+    exchange.respond(error.status, error.body(), headers=pairs)
+
+
+class SseOutlet:
+    """A streamed answer: written to the connection right from the handler of the token batch."""
+
+    is_streamed = True
+
+    def __init__(
+        self, exchange: Exchange, call: Call, *, label: str, headers: list[tuple[str, str]]
+    ) -> None:
+        self._exchange = exchange
+        self._write = exchange.write
+        self._call = call
+        self._label = label
+        self._headers = headers
+        self._renderer: ChunkRenderer | None = None
+        self.silent_since: float | None = None
+        """When the head was written, or the last ping."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"<SseOutlet {self._exchange}>"
+
+    def begin(self, request: RequestId) -> None:
+        """See `Outlet`."""
+        renderer = ChunkRenderer(self._call, request_id=request, created=unix_time_s())
+        self._renderer = renderer
+        self._render = renderer.delta
+        self._exchange.start_stream(
+            headers=[*SSE_HEADERS, *id_headers(request, self._label), *self._headers]
+        )
+        self._write(renderer.opening())
+
+    def delta(self, delta: Delta, choice: int) -> None:
+        """See `Outlet`."""
+        self._write(self._render(delta, choice))
+
+    def finish(self, usage: Usage) -> None:
+        """See `Outlet`."""
+        assert self._renderer is not None
+        self._write(self._renderer.closing(usage))
+        self._exchange.end()
+
+    def fail(self, error: ApiError) -> None:
+        """See `Outlet`. In mid-stream: an error event and the end, without `[DONE]`; OpenAI's clients raise on it."""
+        if self._renderer is None:
+            respond_error(self._exchange, error, [*id_headers(None, self._label), *self._headers])
+        else:
+            self._write(self._renderer.error(error))
+            self._exchange.end()
+
+    def ping(self) -> None:
+        """Send a comment, so that nobody on the way takes the connection for dead."""
+        if self._renderer is not None:
+            self._write(PING)
+
+
+class JsonOutlet:
+    """An answer in one piece."""
+
+    is_streamed = False
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        call: Call,
+        limits: RequestLimits,
+        *,
+        label: str,
+        headers: list[tuple[str, str]],
+    ) -> None:
+        self._exchange = exchange
+        self._call = call
+        self._limits = limits
+        self._label = label
+        self._headers = headers
+        self._request: RequestId | None = None
+        self._builder: AnswerBuilder | None = None
+
+    @override
+    def __repr__(self) -> str:
+        return f"<JsonOutlet {self._exchange}>"
+
+    def begin(self, request: RequestId) -> None:
+        """See `Outlet`."""
+        self._request = request
+        self._builder = AnswerBuilder(
+            self._call, request_id=request, created=unix_time_s(), limits=self._limits
+        )
+
+    def delta(self, delta: Delta, choice: int) -> None:
+        """See `Outlet`."""
+        assert self._builder is not None
+        self._builder.add(delta, choice)
+
+    def finish(self, usage: Usage) -> None:
+        """See `Outlet`."""
+        builder = self._builder
+        assert builder is not None
+        if builder.failure is not None:
+            self.fail(builder.failure)
+        else:
+            self._exchange.respond(200, builder.body(usage), headers=self._all_headers())
+
+    def fail(self, error: ApiError) -> None:
+        """See `Outlet`."""
+        respond_error(self._exchange, error, self._all_headers())
+
+    def _all_headers(self) -> list[tuple[str, str]]:
+        return [*id_headers(self._request, self._label), *self._headers]

@@ -1,0 +1,174 @@
+"""Who is out there: engines and gateways by their heartbeats, who is lost, and how much may be in flight. No bus, no loop, no clock.
+
+While this gateway is itself cut off from the bus nobody is declared lost: silence would say nothing about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from typing_extensions import override
+
+from services.gateway.routing import Router, RoutingSettings, choices_limit, is_hung
+from shared import fleet
+from shared.fleet import Roster, Seen
+from shared.ids import EngineId, GatewayId, ServiceName
+from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
+
+HUNG_MEMORY_S = 60.0
+"""How long an engine that hung is left alone unless it steps; then it may show with one prompt whether it works again."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """An engine whose streams must be given up; `why` is a verb phrase."""
+
+    engine: EngineId
+    service: ServiceName
+    why: str
+
+
+class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that has engines now."""
+
+    name: ServiceName
+    first_seen_unix_s: int
+    max_model_len: int
+
+
+class Lookout:
+    """The engines and gateways that are alive, as this gateway sees them."""
+
+    def __init__(
+        self, router: Router, settings: RoutingSettings, *, own: GatewayId, over_commit: float
+    ) -> None:
+        self._router = router
+        self._settings = settings
+        self._own = own
+        self._over_commit = over_commit
+        self._engines = fleet.engines()
+        self._gateways = fleet.gateways()
+        self._alive: dict[str, dict[EngineId, EngineHeartbeat]] = {}
+        self._given_up: set[EngineId] = set()
+        self._hung: dict[EngineId, tuple[int, float]] = {}
+        """Step and loop time at which an engine was found hanging."""
+        self._first_seen: dict[ServiceName, int] = {}
+        self.gateways = 1
+        """Gateways that are alive, this one included."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Lookout {self.ready()} engines ready, {self.gateways} gateways>"
+
+    @property
+    def services(self) -> dict[ServiceName, int]:
+        """Services that have or had engines, and when each was first seen (Unix time)."""
+        return self._first_seen
+
+    def beats(self, service: str) -> Sequence[EngineHeartbeat]:
+        """Return the last heartbeats of the engines of a service that are alive."""
+        return list(self._alive.get(service, {}).values())
+
+    def ready(self) -> int:
+        """Return how many engines may be given work."""
+        return sum(len(self._usable(service)) for service in self._alive)
+
+    def present(self) -> list[ServiceInfo]:
+        """Return the services that have engines now, in any state."""
+        return [
+            ServiceInfo(
+                name=name,
+                first_seen_unix_s=first,
+                max_model_len=max(beat.max_model_len for beat in beats),
+            )
+            for name, first in self._first_seen.items()
+            if (beats := self.beats(name))
+        ]
+
+    def limit(self, service: str) -> int:
+        """Return how many choices this gateway may have in flight at a service."""
+        return choices_limit(
+            self._usable(service),
+            self._router.book,
+            over_commit=self._over_commit,
+            gateways=self.gateways,
+        )
+
+    def engine_beat(self, beat: EngineHeartbeat, *, now: float, unix_s: int) -> Loss | None:
+        """Take an engine's heartbeat; return the loss where it says that it failed or shows that it hangs."""
+        before = self._engines
+        self._engines = before.hear(beat, now_s=now)
+        if self._engines is before:
+            return None
+        beat = self._with_memory(beat, now)
+        self._alive.setdefault(beat.service, {})[beat.engine] = beat
+        self._first_seen.setdefault(beat.service, unix_s)
+        self._router.book.account(beat.engine).observe(beat, now=now)
+        why = self._trouble(beat)
+        if not why:
+            self._given_up.discard(beat.engine)
+        elif beat.engine not in self._given_up:
+            self._given_up.add(beat.engine)
+            return Loss(beat.engine, beat.service, why)
+        return None
+
+    def gateway_beat(self, beat: GatewayHeartbeat, *, now: float) -> None:
+        """Take a gateway's heartbeat."""
+        self._gateways = self._gateways.hear(beat, now_s=now)
+        self._count_gateways(now)
+
+    def silent(self, *, now: float) -> list[Loss]:
+        """Forget who has been silent for too long, and return the engines among them."""
+        self._count_gateways(now)
+        self._gateways = self._gateways.forget(now_s=now)
+        self._engines = self._engines.forget(now_s=now)
+        lost = [
+            beat
+            for beats in self._alive.values()
+            for engine, beat in beats.items()
+            if not self._engines.is_alive(engine, now_s=now)
+        ]
+        for beat in lost:
+            del self._alive[beat.service][beat.engine]
+            self._given_up.discard(beat.engine)
+            self._hung.pop(beat.engine, None)
+        return [Loss(beat.engine, beat.service, "is gone") for beat in lost]
+
+    def forgive_silence(self, *, now: float) -> None:
+        """Start the clocks of those who are thought alive anew: this gateway itself was away."""
+        alive = {engine for beats in self._alive.values() for engine in beats}
+        heard = {
+            key: Seen(seen.beat, now) if key in alive else seen
+            for key, seen in self._engines.seen.items()
+        }
+        self._engines = Roster(gone_s=self._engines.gone_s, seen=heard)
+
+    def _with_memory(self, beat: EngineHeartbeat, now: float) -> EngineHeartbeat:
+        """Return the beat with the age of the step in which the engine hung, if it has not stepped since.
+
+        When its streams are given up it has no work left, and without work it says that it is fine.
+        """
+        if is_hung(beat, self._settings):
+            self._hung[beat.engine] = (beat.step, now)
+            return beat
+        step, at = self._hung.get(beat.engine, (beat.step, now))
+        if step == beat.step and now - at < HUNG_MEMORY_S and beat.engine in self._hung:
+            age_s = self._settings.hung_after_s + 1.0 + now - at
+            return msgspec.structs.replace(beat, step_age_s=age_s)
+        self._hung.pop(beat.engine, None)
+        return beat
+
+    def _count_gateways(self, now: float) -> None:
+        self.gateways = len(self._gateways.alive(now_s=now).keys() | {self._own})
+
+    def _usable(self, service: str) -> list[EngineHeartbeat]:
+        return [
+            beat
+            for beat in self.beats(service)
+            if beat.state is EngineState.READY and not is_hung(beat, self._settings)
+        ]
+
+    def _trouble(self, beat: EngineHeartbeat) -> str:
+        if beat.state is EngineState.FAILED:
+            return "failed"
+        return "hangs" if is_hung(beat, self._settings) else ""

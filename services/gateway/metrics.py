@@ -1,0 +1,134 @@
+"""Counts of the gateway for Prometheus. Per request: a few cheap observations; per token: nothing, batches are counted where they arrive.
+
+No tenant, prompt or request id becomes a label: labels have few values by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from services.gateway.phases import Outcome
+from services.gateway.refusals import Setback
+from services.gateway.running import Part, RunningCall
+from shared.messages import Priority
+from shared.metrics import BusCollector, new_registry, render
+from shared.typedbus import TypedBus
+
+FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+WHOLE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A figure that is read when somebody scrapes."""
+
+    name: str
+    text: str
+    read: Callable[[], float]
+    is_total: bool = False
+    labels: dict[str, str] = {}
+
+
+class GatewayMetrics:
+    """Observes calls; see `CallObserver`."""
+
+    def __init__(self) -> None:
+        self._registry = new_registry("gateway")
+        self._requests = Counter(
+            "headrace_gateway_requests",
+            "Calls that ended, by how.",
+            ["door", "kind", "class", "outcome"],
+            registry=self._registry,
+        )
+        self._tokens = Counter(
+            "headrace_gateway_tokens",
+            "Tokens of finished calls.",
+            ["direction"],
+            registry=self._registry,
+        )
+        self._retries = Counter(
+            "headrace_gateway_retries",
+            "Prompts that went to another engine.",
+            registry=self._registry,
+        )
+        self._wait = self._histogram("queue_wait", "Time at the gate.", FIRST_TOKEN_S)
+        self._first = self._histogram("ttft", "From first byte in to first token.", FIRST_TOKEN_S)
+        self._each = self._histogram("tpot", "Mean time of a token after the first.", TOKEN_S)
+        self._whole = self._histogram("e2e", "From first byte in to the end.", WHOLE_S)
+        self._in = self._tokens.labels("in")
+        self._out = self._tokens.labels("out")
+
+    def watch(self, readings: Iterable[Reading]) -> None:
+        """Have figures read at every scrape."""
+        self._registry.register(_Readings(tuple(readings)))
+
+    def watch_bus(self, bus: TypedBus) -> None:
+        """Have the bus's counts read at every scrape."""
+        self._registry.register(BusCollector(bus))
+
+    def page(self) -> bytes:
+        """Return all figures in Prometheus's text format."""
+        return render(self._registry)
+
+    def admitted(self, running: RunningCall, waited_s: float) -> None:
+        """See `CallObserver`."""
+        self._wait[running.priority].observe(waited_s)
+
+    def first_delta(self, running: RunningCall, now: float) -> None:
+        """See `CallObserver`."""
+        self._first[running.priority].observe(now - running.caller.received_at)
+
+    def retried(self, part: Part, setback: Setback) -> None:
+        """See `CallObserver`."""
+        self._retries.inc()
+
+    def ended(self, running: RunningCall, outcome: Outcome, now: float) -> None:
+        """See `CallObserver`."""
+        priority, caller = running.priority, running.caller
+        self._requests.labels(caller.door, running.call.kind, priority, outcome).inc()
+        if outcome is not Outcome.FINISHED:
+            return
+        self._whole[priority].observe(now - caller.received_at)
+        usages = [part.usage for part in running.parts if part.usage is not None]
+        tokens_out = sum(usage.completion_tokens for usage in usages)
+        self._in.inc(sum(usage.prompt_tokens for usage in usages))
+        self._out.inc(tokens_out)
+        each = tokens_out / running.choices
+        if running.first_at is not None and each > 1:
+            self._each[priority].observe((now - running.first_at) / (each - 1))
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> dict[str, Histogram]:
+        histogram = Histogram(
+            f"headrace_gateway_{name}_seconds",
+            text,
+            ["class"],
+            buckets=buckets,
+            registry=self._registry,
+        )
+        return {priority: histogram.labels(priority) for priority in Priority}
+
+
+class _Readings(Collector):
+    """Figures that others keep."""
+
+    def __init__(self, readings: tuple[Reading, ...]) -> None:
+        self._readings = readings
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for reading in self._readings:
+            name = f"headrace_gateway_{reading.name}"
+            family = families.get(name)
+            if family is None:
+                kind = CounterMetricFamily if reading.is_total else GaugeMetricFamily
+                family = families[name] = kind(name, reading.text)
+            sample = f"{name}_total" if reading.is_total else name
+            family.add_sample(sample, reading.labels, reading.read())
+        yield from families.values()

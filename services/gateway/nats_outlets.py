@@ -1,0 +1,178 @@
+"""How an answer leaves over NATS: chunk by chunk to the caller's reply subject, or as one message.
+
+Streamed: one chunk (bare JSON) a message, then an empty message with `Hr-End: 1`. Failed, streamed or not: one message with the
+error object,
+`Hr-End: error` and the two headers of NATS services. The first message has our request id in `Hr-Request-Id`, and so has the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from typing_extensions import override
+
+from services.gateway.call import ApiError, Call
+from services.gateway.openai.answer import AnswerBuilder
+from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.render import PayloadRenderer
+from shared.clock import unix_time_s
+from shared.errors import BusError, TooBig
+from shared.ids import RequestId
+from shared.messages import API_END_HEADER, API_REQUEST_ID_HEADER, Delta, Usage
+from shared.wire import Wire
+
+ERROR_HEADER, ERROR_CODE_HEADER = "Nats-Service-Error", "Nats-Service-Error-Code"
+RETRY_HEADER = "Retry-After"
+END_WHOLE, END_ERROR = "1", "error"
+MAX_HEADER_CHARS = 500
+
+
+def error_headers(error: ApiError) -> dict[str, str]:
+    """Return the headers of a message that ends a request with an error."""
+    message = " ".join(str(error).split())[:MAX_HEADER_CHARS]
+    headers = {
+        API_END_HEADER: END_ERROR,
+        ERROR_HEADER: message.encode("ascii", "replace").decode(),
+        ERROR_CODE_HEADER: str(error.status),
+    }
+    if error.retry_after_s is not None:
+        headers[RETRY_HEADER] = str(max(1, math.ceil(error.retry_after_s)))
+    return headers
+
+
+class ReplyTo:
+    """A caller's reply subject, until the last message. Nothing here raises but `TooBig`."""
+
+    def __init__(self, wire: Wire, subject: str, *, on_over: Callable[[str], None]) -> None:
+        self._wire = wire
+        self.subject = subject
+        self._on_over: Callable[[str], None] | None = on_over
+        self.probe = ""
+        """When set, the next message carries it as its own reply subject: the server answers there if nobody listens to the caller's."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"<ReplyTo {self.subject}{' over' if self._on_over is None else ''}>"
+
+    def send(self, payload: bytes, headers: dict[str, str] | None = None) -> None:
+        """Send without waiting; nothing after the last message. Raises `TooBig`."""
+        if self._on_over is None:
+            return
+        probe, self.probe = self.probe, ""
+        try:
+            self._wire.send(self.subject, payload, reply=probe, headers=headers)
+        except TooBig:
+            raise
+        except BusError as error:
+            self.over(str(error))
+
+    def end(self, payload: bytes, headers: dict[str, str]) -> None:
+        """Send the last message of a good answer. Raises `TooBig`, and then it was not the last."""
+        self.send(payload, headers)
+        self.over("")
+
+    def fail(self, error: ApiError, headers: dict[str, str]) -> None:
+        """Send the last message of a bad one."""
+        self.send(error.body(), {**headers, **error_headers(error)})
+        self.over(str(error))
+
+    def over(self, why: str) -> None:
+        """Send no more, and tell the door; `why` is empty after a good answer. A second call changes nothing."""
+        on_over, self._on_over = self._on_over, None
+        if on_over is not None:
+            on_over(why)
+
+
+class NatsStream:
+    """A streamed answer."""
+
+    is_streamed = True
+
+    def __init__(self, to: ReplyTo, call: Call) -> None:
+        self._to = to
+        self._call = call
+        self._renderer: PayloadRenderer | None = None
+        self._ids: dict[str, str] = {}
+        self._first: dict[str, str] | None = None
+
+    def begin(self, request: RequestId) -> None:
+        """See `Outlet`. Chat begins with the role chunk; a completion's first text carries the id."""
+        renderer = PayloadRenderer(self._call, request_id=request, created=unix_time_s())
+        self._renderer = renderer
+        self._render = renderer.delta
+        self._first = self._ids = {API_REQUEST_ID_HEADER: request}
+        self._send_all(renderer.opening())
+
+    def delta(self, delta: Delta, choice: int) -> None:
+        """See `Outlet`."""
+        self._send_all(self._render(delta, choice))
+
+    def finish(self, usage: Usage) -> None:
+        """See `Outlet`."""
+        assert self._renderer is not None
+        self._send_all(self._renderer.closing(usage))
+        self._to.end(b"", {**self._ids, API_END_HEADER: END_WHOLE})
+
+    def fail(self, error: ApiError) -> None:
+        """See `Outlet`."""
+        self._to.fail(error, self._ids)
+
+    def _send_all(self, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            try:
+                self._to.send(chunk, self._first)
+            except TooBig as error:
+                self.fail(_too_large(error))
+                return
+            self._first = None
+
+
+class NatsAnswer:
+    """An answer in one message."""
+
+    is_streamed = False
+
+    def __init__(self, to: ReplyTo, call: Call, limits: RequestLimits) -> None:
+        self._to = to
+        self._call = call
+        self._limits = limits
+        self._builder: AnswerBuilder | None = None
+        self._headers: dict[str, str] = {}
+
+    def begin(self, request: RequestId) -> None:
+        """See `Outlet`."""
+        self._headers = {API_REQUEST_ID_HEADER: request}
+        self._builder = AnswerBuilder(
+            self._call, request_id=request, created=unix_time_s(), limits=self._limits
+        )
+
+    def delta(self, delta: Delta, choice: int) -> None:
+        """See `Outlet`."""
+        assert self._builder is not None
+        self._builder.add(delta, choice)
+
+    def finish(self, usage: Usage) -> None:
+        """See `Outlet`."""
+        builder = self._builder
+        assert builder is not None
+        if builder.failure is not None:
+            self.fail(builder.failure)
+            return
+        try:
+            self._to.end(builder.body(usage), self._headers)
+        except TooBig as error:
+            self.fail(_too_large(error))
+
+    def fail(self, error: ApiError) -> None:
+        """See `Outlet`."""
+        self._to.fail(error, self._headers)
+
+
+def _too_large(error: TooBig) -> ApiError:
+    return ApiError(
+        500,
+        f"The answer needs a message of {error.payload_bytes} bytes; the NATS server takes {error.max_bytes}. Use `stream`, or HTTP.",
+        kind="server_error",
+        code="answer_too_large",
+    )

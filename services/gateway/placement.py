@@ -1,0 +1,173 @@
+"""Brings parts to engines and away from them: routing, the submit and its reply, the cancel, and the books about all that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from services.gateway import refusals
+from services.gateway.call import ApiError
+from services.gateway.openai.models import model_not_found
+from services.gateway.refusals import Setback
+from services.gateway.routing import Route, RouteFacts, Router
+from services.gateway.running import Part
+from services.gateway.streams import StreamTable
+from shared.bus import Bus
+from shared.clock import loop_clock
+from shared.errors import BusError
+from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
+from shared.messages import Accepted, Cancel, EngineHeartbeat, Refused, Submit
+
+
+class Engines(Protocol):
+    """What placing needs to know of the fleet."""
+
+    @property
+    def gateways(self) -> int:
+        """Gateways that share the engines, this one included."""
+        ...
+
+    @property
+    def services(self) -> Collection[str]:
+        """Services that have or had engines."""
+        ...
+
+    def beats(self, service: str) -> Sequence[EngineHeartbeat]:
+        """Return the last heartbeats of the engines of a service that are alive."""
+        ...
+
+
+class Placement:
+    """Parts at engines. Every stream that is opened here is closed here, and every submit counted once in and once out."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        engines: Engines,
+        *,
+        gateway: GatewayId,
+        router: Router,
+        table: StreamTable,
+        submit_timeout_s: float,
+    ) -> None:
+        self._bus = bus
+        self._engines = engines
+        self._gateway = gateway
+        self._router = router
+        self._book = router.book
+        self._table = table
+        self._submit_timeout_s = submit_timeout_s
+        self._clock = loop_clock()
+        self._at: dict[EngineId, set[Part]] = {}
+        self._by_stream: dict[StreamNo, Part] = {}
+
+    def unknown(self, service: str) -> ApiError | None:
+        """Return what a client is told where no engine of the service was ever seen."""
+        known = self._engines.services
+        if service in known:
+            return None
+        return model_not_found(service) if known else refusals.no_engine_yet()
+
+    def route(self, part: Part) -> Route:
+        """Choose an engine for a part."""
+        facts = RouteFacts(
+            service=part.call.call.model,
+            work_tokens=part.work_tokens,
+            tried=frozenset(part.tried),
+        )
+        return self._router.choose(
+            self._engines.beats(facts.service),
+            facts,
+            now=self._clock(),
+            gateways=self._engines.gateways,
+        )
+
+    async def submit(
+        self, part: Part, engine: EngineId, on_taken: Callable[[Part], None]
+    ) -> Setback | None:
+        """Ask an engine to take a part; return why it did not.
+
+        None also where the part has meanwhile been closed or moved: then this attempt is nobody's concern any more.
+        """
+        stream = self._enter(part, engine)
+        try:
+            reply = await self._bus.request(
+                self._message(part, engine, stream), timeout_s=self._patience_s(part)
+            )
+        except BusError as error:
+            return refusals.not_reached(error) if part.stream == stream else None
+        if part.stream != stream:
+            if isinstance(reply, Accepted):
+                self._cancel(engine, stream)
+            return None
+        if isinstance(reply, Refused):
+            return refusals.refused(reply)
+        self._table.started(stream)
+        self._book.account(engine).answered(stream)
+        on_taken(part)
+        return None
+
+    def leave(self, part: Part, *, cancel: bool, blame: float = 0.0) -> None:
+        """Close the stream of a part, if it has one, and settle the books."""
+        stream, engine = part.stream, part.engine
+        if stream is None or engine is None:
+            return
+        now = self._clock()
+        account = self._book.account(engine)
+        account.ended(stream, unused_tokens=part.unused_tokens)
+        if blame:
+            account.penalty.add(now=now, weight=blame)
+        self._table.close(stream, now=now)
+        del self._by_stream[stream]
+        at = self._at[engine]
+        at.discard(part)
+        if not at:
+            del self._at[engine]
+        part.end_attempt()
+        if cancel:
+            self._cancel(engine, stream)
+
+    def parts_at(self, engine: EngineId) -> list[Part]:
+        """Return the parts that an engine has or is asked to take."""
+        return list(self._at.get(engine, ()))
+
+    def part_of(self, stream: StreamNo) -> Part | None:
+        """Return the part whose current stream this is."""
+        return self._by_stream.get(stream)
+
+    def _enter(self, part: Part, engine: EngineId) -> StreamNo:
+        stream = self._table.open(engine, part.take)
+        part.begin_attempt(engine, stream, now=self._clock())
+        self._book.account(engine).sent(
+            stream, work_tokens=part.work_tokens, choices=part.call.call.sampling.n
+        )
+        self._at.setdefault(engine, set()).add(part)
+        self._by_stream[stream] = part
+        return stream
+
+    def _message(self, part: Part, engine: EngineId, stream: StreamNo) -> Submit:
+        call = part.call
+        return Submit(
+            engine=engine,
+            gateway=self._gateway,
+            stream=stream,
+            request=call.request,
+            service=ServiceName(call.call.model),
+            prompt=part.prompt,
+            sampling=call.call.sampling,
+            priority=call.priority,
+            tenant=call.caller.tenant,
+            deadline_s=max(0.0, call.deadline - self._clock()),
+            trace=call.caller.trace,
+        )
+
+    def _patience_s(self, part: Part) -> float:
+        left_s = max(0.0, part.call.deadline - self._clock())
+        return min(self._submit_timeout_s, left_s)
+
+    def _cancel(self, engine: EngineId, stream: StreamNo) -> None:
+        """Tell the engine. Where the bus cannot take it the first stray delta tells it again."""
+        try:
+            self._bus.publish(Cancel(engine=engine, gateway=self._gateway, stream=stream))
+        except BusError:
+            return

@@ -1,0 +1,96 @@
+"""Takes token batches off the bus and carries out what the stream table wants: asks for resends, cancels strays, reports losses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from services.gateway import refusals
+from services.gateway.calls import Calls
+from services.gateway.placement import Placement
+from services.gateway.streams import AskResend, CancelStray, Effect, StreamLost, StreamTable
+from shared.bus import Bus
+from shared.clock import loop_clock
+from shared.errors import BusError
+from shared.ids import GatewayId
+from shared.messages import Cancel, Resend, Resent, TokenBatch
+
+ANSWER_S = 2.0
+"""Deadline of one question; three of them end a stream (see `StreamSettings.max_asks`)."""
+AT_ONCE = 64
+"""Questions under way at the same time: a lost second must not become a storm."""
+
+
+class Repair:
+    """The reader of this gateway's tokens."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        table: StreamTable,
+        *,
+        gateway: GatewayId,
+        calls: Calls,
+        placement: Placement,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._bus = bus
+        self._table = table
+        self._gateway = gateway
+        self._calls = calls
+        self._placement = placement
+        self._group = group
+        self._clock = loop_clock()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self.deltas = 0
+        """Deltas that arrived."""
+        self.resends = 0
+        """Questions asked."""
+
+    def on_batch(self, batch: TokenBatch) -> None:
+        """Take what an engine sent after a step."""
+        self.deltas += len(batch.deltas)
+        effects = self._table.on_batch(batch, now=self._clock())
+        if effects:
+            self._carry_out(effects)
+
+    def on_loss(self, reason: str) -> None:
+        """The bus may have lost messages: ask about every stream that does not move."""
+        del reason
+        self._table.suspect()
+
+    def tick(self) -> None:
+        """Ask about quiet streams; call about once a second."""
+        self._carry_out(self._table.tick(now=self._clock()))
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case AskResend():
+                    self.resends += 1
+                    self._group.create_task(self._ask(effect))
+                case CancelStray(engine, stream):
+                    self._cancel(Cancel(engine=engine, gateway=self._gateway, stream=stream))
+                case StreamLost(_, stream, reason):
+                    part = self._placement.part_of(stream)
+                    if part is not None:
+                        self._calls.set_back(part, refusals.stream_lost(reason))
+
+    async def _ask(self, ask: AskResend) -> None:
+        question = Resend(
+            engine=ask.engine, gateway=self._gateway, stream=ask.stream, from_seq=ask.from_seq
+        )
+        try:
+            async with self._slots:
+                answer = await self._bus.request(question, timeout_s=ANSWER_S)
+        except BusError:
+            self._carry_out(self._table.on_no_answer(ask.stream))
+            return
+        assert isinstance(answer, Resent)
+        self._carry_out(self._table.on_resent(answer))
+
+    def _cancel(self, cancel: Cancel) -> None:
+        try:
+            self._bus.publish(cancel)
+        except BusError:
+            return

@@ -1,0 +1,44 @@
+"""Settings of a gateway process: one frozen struct, read once at start; inner parts get only their own sub-struct.
+
+Does not read files or the environment: `shared.settings` does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.gateway.admission.verdict import AdmissionSettings
+from services.gateway.calls import CallSettings
+from services.gateway.http.settings import HttpSettings
+from services.gateway.http_api import HttpApiSettings
+from services.gateway.openai.limits import RequestLimits
+from services.gateway.routing import RoutingSettings
+from services.gateway.streams import StreamSettings
+from shared.logs import LogSettings
+from shared.settings import NatsSettings
+
+PREFIX = "HEADRACE_GATEWAY_"
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One gateway process."""
+
+    name: str = ""
+    """What people call this process, in the bus's list of connections."""
+    nats: NatsSettings = NatsSettings()
+    log: LogSettings = LogSettings()
+    http: HttpSettings = HttpSettings()
+    api: HttpApiSettings = HttpApiSettings()
+    nats_api: bool = True
+    """Whether to answer requests over NATS as well."""
+    keys_file: str = ""
+    """File of API keys (`headrace key new`); none: everybody may call, which is refused beyond loopback."""
+    insecure_no_auth: bool = False
+    """Listen beyond loopback without API keys: everybody who reaches the port may use the models."""
+    drain_s: float = 30.0
+    """Time that running answers get to finish after SIGTERM."""
+    call: CallSettings = CallSettings()
+    limits: RequestLimits = RequestLimits()
+    admission: AdmissionSettings = AdmissionSettings()
+    routing: RoutingSettings = RoutingSettings()
+    streams: StreamSettings = StreamSettings()

@@ -1,0 +1,254 @@
+"""A whole gateway and real engine services (fake backend) on the memory bus, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from services.engine.adapters.fake import FakeEngine
+from services.engine.service import EngineService
+from services.engine.settings import EngineSettings, FakeSettings
+from services.gateway.call import ApiError, Call
+from services.gateway.outlet import Caller
+from services.gateway.running import RunningCall
+from services.gateway.service import Door, GatewayService
+from services.gateway.settings import GatewaySettings
+from services.gateway.wiring import nats_door
+from shared.health import HealthState
+from shared.ids import RequestId, ServiceName, TenantId, new_engine_id, new_gateway_id
+from shared.keys import KeyFile
+from shared.membus import MemoryBus, MemoryHub
+from shared.messages import Delta, Sampling, TextPrompt, Usage
+from shared.runtime import Runtime
+from shared.vloop import run_virtual
+
+SERVICE = ServiceName("m")
+Scenario = Callable[["GatewayWorld"], Awaitable[None]]
+
+
+class Recorder:
+    """An outlet that keeps what it is given, and checks the order of calls."""
+
+    def __init__(self, *, is_streamed: bool = True) -> None:
+        self.is_streamed = is_streamed
+        self.request: RequestId | None = None
+        self.deltas: list[tuple[int, Delta]] = []
+        self.usage: Usage | None = None
+        self.error: ApiError | None = None
+        self.over = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.first = asyncio.Event()
+
+    def begin(self, request: RequestId) -> None:
+        assert self.request is None
+        assert not self.over.is_set()
+        self.request = request
+        self.begun.set()
+
+    def delta(self, delta: Delta, choice: int) -> None:
+        assert self.request is not None
+        assert not self.over.is_set()
+        self.deltas.append((choice, delta))
+        self.first.set()
+
+    def finish(self, usage: Usage) -> None:
+        assert self.request is not None
+        assert not self.over.is_set()
+        self.usage = usage
+        self.over.set()
+
+    def fail(self, error: ApiError) -> None:
+        assert not self.over.is_set()
+        self.error = error
+        self.over.set()
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """Text by choice."""
+        texts: dict[int, str] = defaultdict(str)
+        for choice, delta in self.deltas:
+            texts[choice] += delta.text
+        return dict(texts)
+
+    @property
+    def finished(self) -> set[int]:
+        """Choices that have a finish reason."""
+        return {choice for choice, delta in self.deltas if delta.finish is not None}
+
+
+class EngineHandle:
+    """A running engine service."""
+
+    def __init__(
+        self, service: EngineService, backend: FakeEngine, bus: MemoryBus, runtime: Runtime
+    ) -> None:
+        self.service = service
+        self.backend = backend
+        self.is_killed = False
+        self.bus = bus
+        self.runtime = runtime
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def live(self) -> int:
+        """Streams that the engine answers now."""
+        return len(self.service._streams.live)
+
+    def kill(self) -> None:
+        """Vanish as by `kill -9`: nothing more is sent or heard."""
+        self.bus.cut()
+        self.is_killed = True
+
+    def drain(self) -> None:
+        """Do what the first signal does."""
+        self.runtime.health.move(HealthState.DRAINING)
+        self.runtime.stop.set()
+
+
+class GatewayWorld:
+    """One hub, gateways and engines on it."""
+
+    def __init__(self, group: asyncio.TaskGroup, *, seed: int) -> None:
+        self.hub = MemoryHub(seed=seed)
+        self._group = group
+        self.loop = asyncio.get_running_loop()
+        self.engines: list[EngineHandle] = []
+        self.gateways: list[GatewayService] = []
+        self.buses: list[MemoryBus] = []
+        """The bus of each gateway, for tokens and engines."""
+        self._runtimes: list[Runtime] = []
+
+    @property
+    def gateway(self) -> GatewayService:
+        """The first gateway."""
+        return self.gateways[0]
+
+    async def add_gateway(self, *, keys: KeyFile | None = None, **fields) -> GatewayService:
+        """Start a gateway with its NATS door."""
+        runtime = Runtime(self._group)
+        gateway = new_gateway_id()
+        bus = await MemoryBus.join(self.hub, group=self._group, name="gateway")
+        callers = await MemoryBus.join(self.hub, group=self._group, name="gateway-callers")
+        settings = msgspec.convert(fields, GatewaySettings)
+        service = GatewayService(
+            settings, bus, runtime, gateway=gateway, keys=keys or KeyFile(None)
+        )
+        doors: list[Door] = [nats_door(callers.wire, service, gateway=gateway)]
+        self._group.create_task(service.run(doors))
+        self.gateways.append(service)
+        self.buses.append(bus)
+        self._runtimes.append(runtime)
+        return service
+
+    def drain_gateway(self, index: int = 0) -> None:
+        """Do what the first signal does."""
+        self._runtimes[index].health.move(HealthState.DRAINING)
+        self._runtimes[index].stop.set()
+
+    async def add_engine(self, *, max_waiting: int = 512, **fake) -> EngineHandle:
+        """Start an engine and wait until all gateways see it ready."""
+        runtime = Runtime(self._group)
+        settings = EngineSettings(
+            service=SERVICE,
+            backend="fake",
+            max_waiting=max_waiting,
+            fake=msgspec.convert(fake, FakeSettings),
+        )
+        bus = await MemoryBus.join(self.hub, group=self._group, name="engine")
+        backend = FakeEngine(settings.fake)
+        service = EngineService(settings, backend, bus, engine=new_engine_id(), host="sim")
+        handle = EngineHandle(service, backend, bus, runtime)
+        handle.task = self._group.create_task(service.run(runtime))
+        self.engines.append(handle)
+        ready = [gateway.lookout.ready() for gateway in self.gateways]
+        await self.until(
+            lambda: all(
+                gateway.lookout.ready() > before
+                for gateway, before in zip(self.gateways, ready, strict=True)
+            )
+        )
+        return handle
+
+    def start(
+        self, call: Call, *, outlet: Recorder | None = None, tenant: str = "t", gateway: int = 0
+    ) -> tuple[Recorder, RunningCall]:
+        """Begin a call as a door would."""
+        recorder = outlet or Recorder(is_streamed=call.stream)
+        caller = Caller(tenant=TenantId(tenant), door="test", received_at=self.loop.time())
+        return recorder, self.gateways[gateway].calls.start(call, caller, recorder)
+
+    async def answer(self, call: Call, **options) -> Recorder:
+        """Run a call to its end."""
+        recorder, _ = self.start(call, **options)
+        async with asyncio.timeout(3600):
+            await recorder.over.wait()
+        return recorder
+
+    async def until(self, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> None:
+        """Return when something holds; fails after `timeout_s` of virtual time."""
+        async with asyncio.timeout(timeout_s):
+            while not is_so():  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.01)
+
+    async def assert_nothing_is_left(self) -> None:
+        """Fail unless every counter is back to zero, here and at the engines."""
+        await self.until(
+            lambda: all(not engine.live for engine in self.engines if not engine.is_killed)
+        )
+        for gateway in self.gateways:
+            assert 0 == len(gateway.calls), gateway
+            assert 0 == len(gateway.table), gateway.table
+            assert (0, 0) == (gateway.gates.in_flight, gateway.gates.waiting)
+            assert 0 == gateway.held_choices
+            assert not gateway.calls._silent
+            assert not gateway._placement._at
+            assert not gateway._placement._by_stream
+
+
+def call(text: str = "hello", *, prompts: int = 1, **fields) -> Call:
+    """Return a call; what is not named is the usual."""
+    sampling: dict[str, Any] = {"n": 1, "max_tokens": 16, "ignore_eos": True, "seed": 7}
+    for name in list(fields):
+        if name in Sampling.__struct_fields__:
+            sampling[name] = fields.pop(name)
+    defaults: dict[str, Any] = {
+        "kind": "completion",
+        "model": SERVICE,
+        "stream": True,
+        "work_tokens": 100,
+    }
+    return Call(
+        prompts=tuple(TextPrompt(text=f"{text} {index}") for index in range(prompts)),
+        sampling=Sampling(**sampling),
+        **(defaults | fields),
+    )
+
+
+def play(scenario: Scenario, *, seed: int = 0) -> None:
+    """Run a scenario in virtual time, then end everything; a fault of any task fails it."""
+
+    async def main() -> None:
+        with _ended():
+            async with asyncio.TaskGroup() as group:
+                world = GatewayWorld(group, seed=seed)
+                await scenario(world)
+                raise _Over
+
+    run_virtual(main())
+
+
+class _Over(Exception):
+    """The scenario has been played."""
+
+
+@contextlib.contextmanager
+def _ended() -> Iterator[None]:
+    try:
+        yield
+    except* _Over:
+        pass
