@@ -26,7 +26,7 @@ def open_listeners(settings: HttpSettings) -> list[socket.socket]:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UserError(
             f"Cannot resolve the address {host!r} to listen on: {error}.",
             hint="Use an address of this machine, such as 127.0.0.1 or 0.0.0.0.",

@@ -1,0 +1,300 @@
+"""Compares two HTTP shells: our Protocol on llhttp and aiohttp's low-level server with direct transport writes.
+
+Measures CPU time of the server process (pinned to one CPU, the load comes from another) per streamed piece and per short request.
+Prints JSON. "unmerged" is our server with a flush after each write. The decision: docs/decisions/0001-http-shell.md.
+Does not measure the gateway: no bus, no validation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import uvloop
+from aiohttp import web
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from services.gateway.http.exchange import Exchange  # noqa: E402 - needs the path above
+from services.gateway.http.server import HttpServer  # noqa: E402
+from services.gateway.http.settings import HttpSettings  # noqa: E402
+
+CHUNKS = 64
+WARM_UP_S = 0.3
+MARK = b'"id":"chatcmpl'
+"""Stands once in each piece and in each short answer."""
+SHELLS = ("protocol", "unmerged", "aiohttp")
+
+Stream = tuple[Callable[[bytes], None], Callable[[], None], Callable[[], int]]
+"""Write a piece, end, bytes that the client is behind."""
+
+
+class Case(NamedTuple):
+    """One kind of load; without pieces it is a short request."""
+
+    path: str
+    step_s: float
+    pieces: int
+    clients: int
+
+
+class Server(NamedTuple):
+    """A server process."""
+
+    pid: int
+    port: int
+
+
+CASES = (
+    Case("paced", 0.010, 1, 128),
+    Case("paced-2-a-tick", 0.010, 2, 128),
+    Case("saturated", 0.0, 1, 128),
+    Case("saturated-4-a-tick", 0.0, 4, 128),
+    Case("short", 0.0, 0, 32),
+)
+EVENT = (
+    b'data: {"id":"chatcmpl-0000000000000000","object":"chat.completion.chunk","created":1790000000,'
+    + (
+        b'"model":"smollm2","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}\n\n'
+    )
+)
+BODY = (
+    b'{"model":"smollm2","messages":[{"role":"user","content":"'
+    + b"x" * 400
+    + b'"}],"stream":true}'
+)
+ANSWER = (
+    b'{"id":"chatcmpl-0000000000000000","object":"chat.completion","choices":[' + b"x" * 400 + b"]}"
+)
+REQUEST = (
+    b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\n"
+    b"Accept: application/json\r\nContent-Type: application/json\r\nUser-Agent: OpenAI/Python 1.99.1\r\n"
+    b"X-Stainless-Lang: python\r\nX-Stainless-OS: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\n"
+    b"Authorization: Bearer sk-0123456789abcdef\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+# Servers (child process)
+
+
+class Source:
+    """Stands for the bus: each step hands every live stream its next pieces from one callback. Idle without streams."""
+
+    def __init__(self, step_s: float, pieces_per_step: int) -> None:
+        self._step_s = step_s
+        self._pieces = pieces_per_step
+        self._live: dict[Stream, int] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, stream: Stream) -> None:
+        """Begin a stream of CHUNKS pieces."""
+        if not self._live:
+            self._loop.call_soon(self._step)
+        self._live[stream] = CHUNKS
+
+    def _step(self) -> None:
+        for stream, left in list(self._live.items()):
+            write, end, behind = stream
+            if behind() > 0:
+                continue  # saturated: the client is behind
+            for _ in range(self._pieces):
+                write(EVENT)
+            if left > self._pieces:
+                self._live[stream] = left - self._pieces
+            else:
+                del self._live[stream]
+                end()
+        if self._live:
+            self._loop.call_later(self._step_s, self._step)
+
+
+async def serve_protocol(sources: dict[str, Source], *, merged: bool) -> int:
+    """Our server; `merged=False` flushes after each write."""
+
+    def handle(exchange: Exchange) -> None:
+        source = sources.get(exchange.path)
+        if source is None:
+            exchange.respond(200, ANSWER)
+            return
+        exchange.start_stream()
+
+        def write_through(data: bytes) -> None:
+            exchange.write(data)
+            exchange.flush()
+
+        write = exchange.write if merged else write_through
+        source.add((write, exchange.end, lambda: exchange.buffered_bytes))
+
+    server = HttpServer(HttpSettings(port=0), handle)
+    await server.start()
+    return server.port
+
+
+async def serve_aiohttp(sources: dict[str, Source]) -> int:
+    """aiohttp without its application layer, writing straight to its transport."""
+    loop = asyncio.get_running_loop()
+    headers = {"content-type": "text/event-stream; charset=utf-8"}
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        source = sources.get(request.path)
+        if source is None:
+            return web.Response(body=ANSWER, content_type="application/json")
+        response = web.StreamResponse(headers=headers)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        transport, ended = request.transport, loop.create_future()
+
+        def write(data: bytes) -> None:
+            if not transport.is_closing():
+                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+        def behind() -> int:
+            return 0 if transport.is_closing() else transport.get_write_buffer_size()
+
+        source.add((write, lambda: ended.set_result(None), behind))
+        await ended
+        await response.write_eof()
+        return response
+
+    server = await loop.create_server(web.Server(handle), "127.0.0.1", 0, backlog=2048)
+    return int(server.sockets[0].getsockname()[1])
+
+
+async def serve(shell: str) -> None:
+    """Serve on CPU 0 until killed; print the port."""
+    os.sched_setaffinity(0, {0})
+    sources = {f"/{case.path}": Source(case.step_s, case.pieces) for case in CASES if case.pieces}
+    if shell == "aiohttp":
+        port = await serve_aiohttp(sources)
+    else:
+        port = await serve_protocol(sources, merged=shell == "protocol")
+    print(port, flush=True)
+    await asyncio.Event().wait()
+
+
+# Load (parent process)
+
+
+class Client(asyncio.Protocol):
+    """Counts pieces; sends its request again whenever the answer has ended."""
+
+    def __init__(self, request: bytes, end: bytes) -> None:
+        self._request, self._end = request, end
+        self._transport: asyncio.Transport
+        self._tail = b""
+        self.pieces = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Count, and ask again at the end."""
+        self.pieces += data.count(MARK)
+        tail = self._tail + data if len(data) < len(self._end) else data
+        self._tail = tail[-len(self._end) :]
+        if tail.endswith(self._end):
+            self._tail = b""
+            self._transport.write(self._request)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process's main thread (both servers have only that), to the nanosecond."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def load(server: Server, case: Case, duration_s: float) -> tuple[float, float]:
+    """Return pieces (or answers) per second and server CPU µs for each."""
+    request = REQUEST % (case.path.encode(), len(BODY), BODY)
+    end = b"0\r\n\r\n" if case.pieces else ANSWER[-8:]
+    loop = asyncio.get_running_loop()
+    made = [
+        await loop.create_connection(lambda: Client(request, end), "127.0.0.1", server.port)
+        for _ in range(case.clients)
+    ]
+
+    def pieces() -> int:
+        return sum(client.pieces for _, client in made)
+
+    await asyncio.sleep(WARM_UP_S)
+    count, cpu, at = pieces(), cpu_s(server.pid), time.perf_counter()
+    await asyncio.sleep(duration_s)
+    count, cpu, took = pieces() - count, cpu_s(server.pid) - cpu, time.perf_counter() - at
+    for transport, _ in made:
+        transport.abort()
+    await asyncio.sleep(0.05)
+    return count / took, cpu / max(count, 1) * 1e6
+
+
+def start_server(shell: str) -> tuple[subprocess.Popen[bytes], Server]:
+    """Start a server process."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--serve", shell],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdout is not None
+    return child, Server(child.pid, int(child.stdout.readline()))
+
+
+def compare(rounds: int, duration_s: float) -> dict[str, dict[str, dict[str, float]]]:
+    """Measure all cases on all shells in turn, so that noise of the machine meets all alike; report the best and the median."""
+    started = {shell: start_server(shell) for shell in SHELLS}
+    seen: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    try:
+        for _ in range(rounds):
+            for case in CASES:
+                for shell, (_, server) in started.items():
+                    figures = uvloop.run(load(server, case, duration_s))
+                    seen.setdefault((case.path, shell), []).append(figures)
+    finally:
+        for child, _ in started.values():
+            child.kill()
+            child.wait()
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for (path, shell), figures in seen.items():
+        cpu = [cpu_us for _, cpu_us in figures]
+        table.setdefault(path, {})[shell] = {
+            "cpu_us_best": round(min(cpu), 2),
+            "cpu_us_median": round(statistics.median(cpu), 2),
+            "per_s_best": round(max(per_s for per_s, _ in figures)),
+        }
+    return table
+
+
+def main() -> None:
+    """Serve (child) or compare (parent)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve", choices=SHELLS, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    if args.serve:
+        uvloop.run(serve(args.serve))
+        return
+    os.sched_setaffinity(0, {1})
+    report = {
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "rounds": args.rounds,
+        "seconds": args.seconds,
+        "figures": compare(args.rounds, args.seconds),
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
