@@ -16,7 +16,7 @@ import msgspec
 
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
 from shared.subjects import matches
-from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, Listening, Receive
+from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, BusCounts, Listening, Receive
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """A NATS server's default."""
@@ -35,6 +35,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(NamedTuple):
+    """What travels."""
+
     subject: str
     payload: bytes
     reply: str
@@ -177,6 +179,7 @@ class MemoryWire:
 
     def __init__(self, hub: MemoryHub, *, outbound_bytes: int = OUTBOUND_BYTES) -> None:
         self.hub = hub
+        self.counts = BusCounts()
         self.is_cut = False
         self._closed = False
         self._bound = outbound_bytes

@@ -6,27 +6,23 @@ A server that goes away is waited for without end; one that is not there at star
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import ssl
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from nats import errors
-from nats.aio.client import Client, Server
+from nats.aio.client import Client
 
 from shared.acl import SERVICES, inbox_prefix
 from shared.errors import UserError
-from shared.natswire import CLIENT_BUFFER_BYTES, NatsWire
+from shared.natswire import CLIENT_BUFFER_BYTES, RETRY_S, NatsWire, end
 from shared.settings import NatsSettings
 from shared.typedbus import TypedBus
 
 PING_INTERVAL_S = 5
 MAX_OUTSTANDING_PINGS = 2
 ATTEMPT_S = 2.0
-RETRY_S = 0.2
-MAX_BACK_OFF_S = 2.0
 MIN_PAYLOAD_BYTES = 512 << 10
 """Token messages and prompts up to this size travel inline."""
 NATS_SCHEMES = ("nats", "tls", "ws", "wss")
@@ -86,13 +82,14 @@ class _Start:
                     disconnected_cb=self._wire.on_disconnected,
                     reconnected_cb=self._wire.on_reconnected,
                     closed_cb=self._wire.on_closed,
+                    reconnect_to_server_handler=self._wire.next_server,
                     **options,
                 )
         except TimeoutError as error:
-            await self._give_up()
+            await end(self._client)
             raise self._no_server() from error
         except UserError:
-            await self._give_up()
+            await end(self._client)
             raise
         except ImportError as error:
             raise UserError(
@@ -101,7 +98,7 @@ class _Start:
         self._started = True
         if self._client.max_payload < MIN_PAYLOAD_BYTES:
             size = self._client.max_payload
-            await self._give_up()
+            await end(self._client)
             raise UserError(
                 f"the NATS server at {settings.url} takes {size} bytes a message; Headrace needs {MIN_PAYLOAD_BYTES}",
                 hint="raise max_payload in the server's configuration (1MB is its default)",
@@ -131,13 +128,6 @@ class _Start:
             hint="start one, or set nats.url",
         )
 
-    async def _give_up(self) -> None:
-        try:
-            async with asyncio.timeout(1.0):
-                await self._client.close()
-        except (TimeoutError, OSError, errors.Error):
-            return
-
 
 def _options(settings: NatsSettings) -> dict[str, Any]:
     """Return the client's options that follow from the settings. Raises `UserError`."""
@@ -148,7 +138,6 @@ def _options(settings: NatsSettings) -> dict[str, Any]:
         "connect_timeout": min(ATTEMPT_S, settings.connect_timeout_s),
         "reconnect_time_wait": RETRY_S,
         "max_reconnect_attempts": -1,
-        "reconnect_to_server_handler": _back_off,
         "ping_interval": PING_INTERVAL_S,
         "max_outstanding_pings": MAX_OUTSTANDING_PINGS,
         "pending_size": CLIENT_BUFFER_BYTES,
@@ -196,10 +185,3 @@ def _tls(settings: NatsSettings) -> ssl.SSLContext | None:
             hint="they must be PEM files, and the key must belong to the certificate",
         ) from error
     return context
-
-
-def _back_off(servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
-    """Choose the server that failed least and wait longer each time, with jitter so that a fleet does not come back at once."""
-    server = min(servers, key=lambda s: s.reconnects)
-    wait_s = min(MAX_BACK_OFF_S, RETRY_S * 2 ** min(server.reconnects, 10))
-    return server, wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing

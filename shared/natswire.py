@@ -7,19 +7,21 @@ nats-py's `publish` is a coroutine, ours is not: frames go into a bounded queue 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from nats import errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from shared import logs
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
 from shared.quiet import Quiet
-from shared.wire import Listening, Receive
+from shared.wire import BusCounts, Listening, Receive
 
 EASE_BYTES = 1 << 20
 """nats-py's unsent bytes at which the sender waits for the server."""
@@ -28,6 +30,8 @@ CLIENT_BUFFER_BYTES = 16 << 20
 PING_LIMIT_S = 60.0
 """Longer than a dead connection stays unnoticed: only then is it safe to give a PING up (see `_ping`)."""
 ROUND_TRIPS = 2
+RETRY_S = 0.2
+MAX_BACK_OFF_S = 2.0
 CLOSE_S = 1.0
 
 
@@ -68,13 +72,13 @@ class NatsWire:
         self._connected = asyncio.Event()
         self._connected.set()
         self._closed = False
+        self._listening: set[_Listening] = set()
         self._pings: set[asyncio.Task[bool]] = set()
         self._sender: asyncio.Task[None] | None = None
         self._max_payload = client.max_payload
         self.report_loss: Callable[[str], None] = lambda reason: None
         """Set by the bus: messages to us may be lost."""
-        self.dropped = 0
-        """Frames that could not be sent although they were accepted."""
+        self.counts = BusCounts()
 
     def start(self) -> None:
         """Begin to send; once, after the client has connected."""
@@ -126,7 +130,9 @@ class NatsWire:
             raise BusClosed("the bus is closed") from error
         if self.client.is_connected:
             await self._round_trips()
-        return _Listening(subscription)
+        listening = _Listening(subscription, self._listening)
+        self._listening.add(listening)
+        return listening
 
     def new_inbox(self) -> str:
         """See `Wire.new_inbox`."""
@@ -161,20 +167,26 @@ class NatsWire:
             self._sender.cancel()
         for ping in self._pings:
             ping.cancel()
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                while self._queue and self.client.is_connected:
-                    await self._hand_on(self._queue.popleft())
-                await self.client.close()
-        except (TimeoutError, OSError):
+        while self._queue and self.client.is_connected:
+            await self._hand_on(self._queue.popleft())
+        if not await end(self.client):
             self._log.warning("bus_close_incomplete", unsent=len(self._queue))
+            for listening in self._listening:
+                listening.abandon()
+
+    def next_server(self, servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
+        """Client callback: choose the server that failed least; wait longer each time, with jitter against a fleet that comes back at once."""
+        _abort(self.client)
+        server = min(servers, key=lambda s: s.reconnects)
+        wait_s = min(MAX_BACK_OFF_S, RETRY_S * 2 ** min(server.reconnects, 10))
+        return server, wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
 
     async def on_disconnected(self) -> None:
         """Client callback: the connection broke."""
         self._connected.clear()
         for ping in self._pings:
             ping.cancel()
-        if not self._closed:
+        if self._sender is not None and not self._closed:
             self._log.warning("bus_disconnected", error=str(self.client.last_error or ""))
 
     async def on_reconnected(self) -> None:
@@ -238,7 +250,7 @@ class NatsWire:
                 frame.subject, frame.payload, reply=frame.reply, headers=frame.headers
             )
         except (errors.Error, OSError) as error:
-            self.dropped += 1
+            self.counts.unsent += 1
             await self.on_error(error)
 
     async def _round_trips(self) -> None:
@@ -271,22 +283,43 @@ class NatsWire:
         return True
 
 
-class _Listening:
-    """One nats-py subscription."""
+async def end(client: Client) -> bool:
+    """Close a client whatever the connection does; return whether it could say goodbye."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await client.close()
+    except (TimeoutError, OSError, errors.Error):
+        _abort(client)
+        return False
+    return True
 
-    def __init__(self, subscription: NatsSubscription) -> None:
+
+def _abort(client: Client) -> None:
+    """Drop the client's last connection: nats-py leaves it open when an attempt or a goodbye fails on a frozen server."""
+    writer = getattr(client._transport, "_io_writer", None)  # noqa: SLF001 - nothing public reaches it
+    if writer is not None:
+        writer.transport.abort()
+
+
+class _Listening:
+    """One nats-py subscription; leaves the wire's set when it has ended."""
+
+    def __init__(self, subscription: NatsSubscription, all_listening: set[_Listening]) -> None:
         self._subscription = subscription
+        self._all = all_listening
 
     async def close(self) -> None:
         """See `Listening.close`."""
-        try:
+        self._all.discard(self)
+        with suppress(errors.Error):  # closed before, or the client is
             await self._subscription.unsubscribe()
-        except errors.Error:  # closed before, or the client is
-            return
 
     async def drain(self) -> None:
         """See `Listening.drain`."""
-        try:
+        with suppress(errors.Error):
             await self._subscription.drain()  # type: ignore[no-untyped-call] # nats-py's gap
-        except errors.Error:
-            return
+            self._all.discard(self)
+
+    def abandon(self) -> None:
+        """End the reading task where the client's own `close` did not come to it: it waits for, or fails on, a dead connection first."""
+        self._subscription._stop_processing()  # noqa: SLF001 - nothing public does it once `drain` was begun

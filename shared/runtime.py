@@ -61,7 +61,7 @@ def run(main: ServiceMain, *, drain_s: float) -> int:
 
 def complain(error: UserError) -> None:
     """Write a user's error to stderr: what is wrong, then what to change."""
-    hint = f" ({error.hint})" if error.hint else ""
+    hint = f"; {error.hint}" if error.hint else ""
     sys.stderr.write(f"error: {error}{hint}\n")
 
 

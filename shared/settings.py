@@ -221,7 +221,9 @@ def _convert(leaf: _Leaf, value: Any, source: str, *, strict: bool) -> Any:
         return msgspec.convert(value, leaf.type, strict=strict, dec_hook=_hook)
     except msgspec.ValidationError as error:
         shown = "***" if leaf.type is Secret else repr(value)
-        raise UserError(f"{source}: {shown} does not fit: {error}") from error
+        # A text from environment or command line is no mistake by itself: only what was expected is news.
+        reason = str(error) if strict else str(error).partition(", got `str`")[0]
+        raise UserError(f"{source}: {shown} does not fit: {reason}") from error
 
 
 def _hook(kind: type, value: Any) -> Any:

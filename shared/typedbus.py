@@ -46,18 +46,6 @@ LossListener = Callable[[str], None]
 _subjects: dict[type[Message], SubjectOf] = {kind: subject_of(kind) for kind in ROUTES}
 
 
-class BusCounts:
-    """What happened on a bus since it was opened."""
-
-    __slots__ = ("handler_errors", "losses", "remote_busy", "undecodable")
-
-    def __init__(self) -> None:
-        self.undecodable = 0
-        self.handler_errors = 0
-        self.losses = 0
-        self.remote_busy = 0
-
-
 class TypedBus:
     """`shared.bus.Bus` over a wire. `group` owns the running calls; the wire is closed with the bus."""
 
@@ -74,7 +62,7 @@ class TypedBus:
         self._waiting: dict[str, tuple[asyncio.Future[bytes], type[Message]]] = {}
         self._inbox = ""
         self._loss_listeners: list[LossListener] = []
-        self.counts = BusCounts()
+        self.counts = wire.counts
 
     @override
     def __repr__(self) -> str:
@@ -153,7 +141,7 @@ class TypedBus:
                 self._refuse(reply, UNDECODABLE, str(error))
                 return
             if running >= max_pending:
-                self.counts.remote_busy += 1
+                self.counts.refused += 1
                 self._refuse(reply, BUSY, f"{max_pending} calls of {kind.__name__} are under way")
                 return
             if self._spawn(answer(message, reply)):
@@ -188,6 +176,11 @@ class TypedBus:
     def max_payload(self) -> int:
         """Largest message in bytes that can be sent."""
         return self._wire.max_payload
+
+    @property
+    def wire(self) -> Wire:
+        """The wire below, for adapters that speak to other people's NATS programs."""
+        return self._wire
 
     async def close(self, *, drain_s: float = 2.0) -> None:
         """See `Bus.close`. Served calls that run get the same time to finish; then they are cancelled."""

@@ -17,6 +17,19 @@ NO_RESPONDERS_STATUS = "503"
 """What a NATS server answers to a request on a subject without a listener."""
 
 
+class BusCounts:
+    """What happened on a bus since it was opened."""
+
+    __slots__ = ("handler_errors", "losses", "refused", "undecodable", "unsent")
+
+    def __init__(self) -> None:
+        self.undecodable = 0
+        self.handler_errors = 0
+        self.losses = 0
+        self.refused = 0
+        self.unsent = 0
+
+
 class Listening(Protocol):
     """Interest in a pattern."""
 
@@ -31,6 +44,8 @@ class Listening(Protocol):
 
 class Wire(Protocol):
     """A connection that carries bytes."""
+
+    counts: BusCounts
 
     def send(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from shared.membus import MemoryBus, MemoryHub
@@ -82,13 +82,5 @@ class NatsWorld(_Base):
 async def until(is_so: Callable[[], object], *, timeout_s: float = 5.0) -> None:
     """Return when something holds; fails after `timeout_s` of loop time."""
     async with asyncio.timeout(timeout_s):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
-
-
-def numbers() -> Iterator[int]:
-    """Yield 0, 1, 2, …"""
-    number = 0
-    while True:
-        yield number
-        number += 1

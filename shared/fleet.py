@@ -1,0 +1,104 @@
+"""The fleet as one process sees it from heartbeats: who is there, who went silent, who hangs. Pure: values in, values out, time as data.
+
+A restarted process has a new id, so the old one simply goes silent. Used by gateways, engines and the console alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from shared.messages import (
+    ENGINE_GONE_S,
+    GATEWAY_GONE_S,
+    EngineHeartbeat,
+    EngineState,
+    GatewayHeartbeat,
+)
+
+B = TypeVar("B", EngineHeartbeat, GatewayHeartbeat)
+
+FORGET_S = 60.0
+"""How long a silent one is remembered: a beat that was sent before its death and comes late must not bring it back."""
+HUNG_S = 30.0
+"""Age of a running step at which an engine counts as hung; the longest honest step (a large prefill on a CPU) takes a few seconds."""
+
+
+class Seen(msgspec.Struct, Generic[B], frozen=True):
+    """The latest beat of one process and when it was heard."""
+
+    beat: B
+    heard_s: float
+
+
+class Roster(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
+    """All processes of a kind that were heard of lately. Every change returns a new roster."""
+
+    gone_s: float
+    """Silence that means death."""
+    seen: Mapping[str, Seen[B]] = {}
+
+    def hear(self, beat: B, *, now_s: float) -> Roster[B]:
+        """Return the roster after a beat; one that is no newer than the latest of its sender changes nothing."""
+        key = sender_of(beat)
+        known = self.seen.get(key)
+        if known is not None and beat.beat <= known.beat.beat:
+            return self
+        return self._with({**self.seen, key: Seen(beat, now_s)})
+
+    def forget(self, *, now_s: float) -> Roster[B]:
+        """Return the roster without those that have been silent for so long that no old beat of theirs can come any more."""
+        kept = {key: one for key, one in self.seen.items() if now_s - one.heard_s < FORGET_S}
+        return self if len(kept) == len(self.seen) else self._with(kept)
+
+    def is_alive(self, key: str, *, now_s: float) -> bool:
+        """Return whether a process is known and not silent for too long."""
+        one = self.seen.get(key)
+        return one is not None and now_s - one.heard_s < self.gone_s
+
+    def alive(self, *, now_s: float) -> dict[str, B]:
+        """Return the latest beats of the living."""
+        return {
+            key: one.beat for key, one in self.seen.items() if now_s - one.heard_s < self.gone_s
+        }
+
+    def gone(self, *, now_s: float) -> tuple[str, ...]:
+        """Return the ids of those that went silent and are still remembered."""
+        return tuple(key for key, one in self.seen.items() if now_s - one.heard_s >= self.gone_s)
+
+    def _with(self, seen: Mapping[str, Seen[B]]) -> Roster[B]:
+        return Roster(gone_s=self.gone_s, seen=seen)
+
+
+def engines() -> Roster[EngineHeartbeat]:
+    """Return an empty roster of engines."""
+    return Roster(gone_s=ENGINE_GONE_S)
+
+
+def gateways() -> Roster[GatewayHeartbeat]:
+    """Return an empty roster of gateways."""
+    return Roster(gone_s=GATEWAY_GONE_S)
+
+
+def sender_of(beat: EngineHeartbeat | GatewayHeartbeat) -> str:
+    """Return the id of the process that sent a beat."""
+    return beat.engine if isinstance(beat, EngineHeartbeat) else beat.gateway
+
+
+def is_hung(seen: Seen[EngineHeartbeat], *, now_s: float, limit_s: float = HUNG_S) -> bool:
+    """Return whether the engine has had work and made no step for too long, the time since its beat included."""
+    age_s = seen.beat.step_age_s
+    return age_s > 0 and age_s + (now_s - seen.heard_s) >= limit_s
+
+
+def serving(roster: Roster[EngineHeartbeat], *, now_s: float) -> dict[str, EngineHeartbeat]:
+    """Return the engines that may get work: alive, ready, not hung."""
+    return {
+        key: one.beat
+        for key, one in roster.seen.items()
+        if now_s - one.heard_s < roster.gone_s
+        and one.beat.state is EngineState.READY
+        and not is_hung(one, now_s=now_s)
+    }
