@@ -10,13 +10,19 @@ from services.gateway.openai.chat import parse_chat
 from services.gateway.openai.completion import parse_completion
 from services.gateway.openai.limits import RequestLimits
 from shared.ids import RequestId, StreamNo
-from shared.messages import Delta, DeltaExtra, Finish, TokenLogprob, TopLogprob, Usage
+from shared.messages import Delta, DeltaExtra, Finish, StreamError, TokenLogprob, TopLogprob, Usage
 
 LIMITS = RequestLimits()
 SEED = 4711
 REQUEST_ID = RequestId("chatcmpl-abc")
 CREATED_S = 1_760_000_000
 USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=4)
+USAGE_OBJECT = {
+    "prompt_tokens": 7,
+    "completion_tokens": 5,
+    "total_tokens": 12,
+    "prompt_tokens_details": {"cached_tokens": 4},
+}
 
 
 def chat_body(**fields: Any) -> bytes:
@@ -54,3 +60,21 @@ def logprob(token: str, value: float = -0.5, **others: float) -> TokenLogprob:
         TopLogprob(token=word, logprob=lp, token_bytes=word.encode()) for word, lp in others.items()
     ]
     return TokenLogprob(token=token, logprob=value, token_bytes=token.encode(), top=top)
+
+
+FAILURES = [
+    (delta("x", Finish.TIMEOUT), 504, "timeout_error"),
+    (delta("x", Finish.ERROR), 503, "server_error"),
+    (delta("x", Finish.ERROR, error=StreamError(message="the engine died")), 503, "server_error"),
+    (delta("x", error=StreamError(message="the engine died")), 503, "server_error"),
+    (
+        delta(
+            "x",
+            Finish.ERROR,
+            error=StreamError(message="bad schema", retryable=False, param="response_format"),
+        ),
+        400,
+        "invalid_request_error",
+    ),
+]
+"""Deltas that end their stream badly, with the status and the kind of error that they mean."""
