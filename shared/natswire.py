@@ -142,6 +142,8 @@ class NatsWire:
         """See `Wire.flush`."""
         try:
             async with asyncio.timeout(timeout_s):
+                if self._sender is None or self._sender.done():
+                    raise BusClosed("the service is ending")
                 await self._empty.wait()
                 await self._round_trips()
         except TimeoutError:
@@ -175,7 +177,7 @@ class NatsWire:
                 listening.abandon()
 
     def next_server(self, servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
-        """Client callback: choose the server that failed least; wait longer each time, with jitter against a fleet that comes back at once."""
+        """Client callback: choose the server that failed least; wait longer each time, with jitter against a returning crowd."""
         _abort(self.client)
         server = min(servers, key=lambda s: s.reconnects)
         wait_s = min(MAX_BACK_OFF_S, RETRY_S * 2 ** min(server.reconnects, 10))
@@ -269,7 +271,12 @@ class NatsWire:
         The PING is a task of its own which the waiter does not cancel: in nats-py 2.16 the late answer to a PING
         that was given up ends the client's reading task.
         """
-        ping = self._group.create_task(self._pong(), name="bus ping")
+        pong = self._pong()
+        try:
+            ping = self._group.create_task(pong, name="bus ping")
+        except RuntimeError as error:
+            pong.close()
+            raise BusClosed("the service is ending") from error
         self._pings.add(ping)
         ping.add_done_callback(self._pings.discard)
         await asyncio.wait({ping})

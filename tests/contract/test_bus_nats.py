@@ -64,7 +64,9 @@ async def publish_until_full(bus: Bus, message: Callable[[int], TokenBatch], *, 
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_after_an_end_of_the_server_everything_works_again_within_5_s(own_nats_server: NatsServer, how: str):
+def test_after_an_end_of_the_server_everything_works_again_within_5_s(
+    own_nats_server: NatsServer, how: str
+):
     async def scenario(world: World) -> None:
         sender, receiver = await world.bus(), await world.bus()
         got: list[int] = []
@@ -432,6 +434,42 @@ def test_a_server_that_accepts_and_says_nothing_costs_no_descriptors(own_nats_se
         await until(lambda: bus.is_connected, timeout_s=RECONNECT_S)
 
     NatsWorld(own_nats_server.url, connect_timeout_s=0.5).run(scenario)
+
+
+def test_when_the_service_fails_the_bus_closes_quickly_and_sends_its_last_words(
+    own_nats_server: NatsServer,
+):
+    settings = NatsSettings(url=own_nats_server.url)
+    got: list[int] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0.05)
+        raise KeyError("a bug")
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as group:
+            bus = await NatsBus.connect(settings, group=group, name="failing")
+            await bus.serve(Resend, answer, engine=E1)
+            group.create_task(fail())
+            try:
+                await asyncio.sleep(10)
+            finally:
+                bus.publish(cancel(7))
+                await bus.close(drain_s=5)
+
+    async def scenario(world: World) -> None:
+        watcher = await world.bus()
+        await watcher.subscribe(Cancel, lambda m: got.append(m.stream), engine=E1)
+        start_s = time.monotonic()
+        with pytest.raises(ExceptionGroup) as failure:
+            await serve()
+        assert failure.group_contains(KeyError)
+        assert time.monotonic() - start_s < 3
+        await until(lambda: got)
+
+    NatsWorld(own_nats_server.url).run(scenario)
+
+    assert [7] == got
 
 
 def open_descriptors() -> int:
