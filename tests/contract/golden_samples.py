@@ -148,6 +148,7 @@ SAMPLES: dict[str, Message] = {
         state=EngineState.READY,
         backend="vllm",
         version="1",
+        name="engine-0",
         zone="a",
         host="node-1",
         max_model_len=8_192,
