@@ -83,7 +83,8 @@ class AnswerBuilder:
         """Take a delta of a choice; what comes after a failure is dropped."""
         if self.failure is not None:
             return
-        self.failure = failure_of(delta) or self._overflow(delta)
+        is_plain = delta.extra is None and delta.finish is None
+        self.failure = (None if is_plain else failure_of(delta)) or self._overflow(delta)
         if self.failure is not None:
             return
         state = self._choices[choice]

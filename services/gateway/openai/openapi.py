@@ -18,10 +18,11 @@ Json = dict[str, Any]
 ERRORS = {
     "400": "The request must be changed; `param` names the field.",
     "401": "The API key is missing or unknown.",
-    "403": "The API key may not do this.",
+    "403": "Pages of this web origin may not use the gateway.",
     "404": "There is no such model or path.",
     "408": "The request took too long to arrive.",
     "413": "The request is too large.",
+    "415": "The body's content type cannot be JSON.",
     "429": "Too many requests for this class of service now; `Retry-After` says when to try again.",
     "500": "A defect of the gateway.",
     "503": "No engine can take the request now; `Retry-After` says when to try again.",
@@ -134,6 +135,11 @@ def _generation(operation: str, summary: str, limits: RequestLimits) -> Json:
                 {"type": "number", "minimum": MIN_TIMEOUT_S, "maximum": limits.max_timeout_s},
                 "Seconds for the whole answer.",
             ),
+            _header(
+                "X-Request-Id",
+                {"type": "string"},
+                "The caller's own label of the request; comes back in the answer's headers.",
+            ),
         ],
     }
 
@@ -154,20 +160,16 @@ def _read(operation: str, summary: str, content: Json) -> Json:
         "operationId": operation,
         "summary": summary,
         "responses": {"200": {"description": summary, "content": content}}
-        | _errors("401", "403", "404", "500"),
+        | _errors("401", "404", "500"),
     }
 
 
 def _probe(operation: str, summary: str, *, failing: bool) -> Json:
-    answers = {"200": {"description": "Yes."}}
+    content = {"application/json": {"schema": {"type": "object"}}}
+    answers: Json = {"200": {"description": "Yes.", "content": content}}
     if failing:
-        answers["503"] = {"description": "Not now."}
-    return {
-        "operationId": operation,
-        "summary": summary,
-        "security": [],
-        "responses": answers,
-    }
+        answers["503"] = {"description": "Not now; `reason` says why.", "content": content}
+    return {"operationId": operation, "summary": summary, "security": [], "responses": answers}
 
 
 def _open(operation: str, summary: str, content_type: str) -> Json:
