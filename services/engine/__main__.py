@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from services.engine.backends import make_backend
-from services.engine.metrics import render
 from services.engine.metrics_page import serve_page
 from services.engine.ports import EngineFailedError
 from services.engine.service import EngineService
 from services.engine.settings import PREFIX, STOP_S, EngineSettings
-from shared import logs, runtime, settings
+from shared import logs, metrics, runtime, settings
 from shared.errors import UserError
 from shared.ids import new_engine_id
 from shared.natsbus import NatsBus
@@ -22,9 +21,8 @@ from shared.natsbus import NatsBus
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an engine until it is told to stop; return the exit code."""
     try:
-        chosen = settings.load(
-            EngineSettings, prefix=PREFIX, argv=sys.argv[1:] if argv is None else argv
-        )
+        words = sys.argv[1:] if argv is None else argv
+        chosen = settings.load(EngineSettings, prefix=PREFIX, argv=words)
     except UserError as error:
         runtime.complain(error)
         return runtime.EXIT_USER_ERROR
@@ -36,8 +34,11 @@ async def _serve(chosen: EngineSettings, process: runtime.Runtime) -> None:
     bus = await NatsBus.connect(chosen.nats, group=process.group, name=chosen.name or "engine")
     host, engine = socket.gethostname(), new_engine_id()
     service = EngineService(chosen, make_backend(chosen), bus, engine=engine, host=host)
+    registry = metrics.new_registry("engine")
+    registry.register(metrics.BusCollector(bus))
+    registry.register(service.snapshot)
     try:
-        async with serve_page(chosen.metrics_port, partial(render, service.snapshot)):
+        async with serve_page(chosen.metrics_port, partial(metrics.render, registry)):
             await service.run(process)
     except EngineFailedError as error:
         raise UserError(str(error)) from error

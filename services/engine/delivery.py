@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 from typing_extensions import override
 
 from services.engine.batching import Outbox
 from services.engine.metrics import Counts
-from services.engine.streams import Sized
 from shared import logs
 from shared.bus import Bus
-from shared.errors import BusError
+from shared.errors import HeadraceError
 from shared.ids import EngineId, GatewayId
+from shared.messages import Delta
 from shared.quiet import Quiet
 
 
@@ -32,15 +31,10 @@ class Delivery:
     def __repr__(self) -> str:
         return f"<Delivery {self._outbox!r}>"
 
-    def send(self, gateway: GatewayId, sized: Sized) -> None:
-        """Send a delta at the end of this loop tick."""
-        if self._outbox.add(gateway, *sized):
+    def send(self, gateway: GatewayId, delta: Delta, size: int) -> None:
+        """Send a delta of `size` bytes at the end of this loop tick."""
+        if self._outbox.add(gateway, delta, size):
             self._loop.call_soon(self.flush)
-
-    def send_all(self, gateway: GatewayId, sized: Iterable[Sized]) -> None:
-        """Send several deltas at the end of this loop tick."""
-        for each in sized:
-            self.send(gateway, each)
 
     def flush(self) -> None:
         """Send what has been gathered now."""
@@ -50,7 +44,7 @@ class Delivery:
             counts.deltas += len(batch.deltas)
             try:
                 self._bus.publish(batch)
-            except BusError as error:
+            except HeadraceError as error:
                 counts.unsent_batches += 1
                 if times := self._quiet.due(type(error).__name__):
                     self._log.warning("token_batch_unsent", reason=str(error), times=times)

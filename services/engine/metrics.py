@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
@@ -105,13 +104,6 @@ class Snapshot(Collector):
         state = GaugeMetricFamily(PREFIX + "state", "1 for the state it is in.", labels=["state"])
         state.add_metric([beat.state], 1)
         yield state
-
-
-def render(snapshot: Snapshot) -> bytes:
-    """Return the text of a scrape."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(snapshot)
-    return generate_latest(registry)
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:

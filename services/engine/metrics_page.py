@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from shared.errors import UserError
+from shared.metrics import CONTENT_TYPE
 
 LOOPBACK = "127.0.0.1"
 _READ_S = 5.0
 _MAX_HEAD_BYTES = 16 << 10
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @asynccontextmanager
@@ -48,6 +48,6 @@ def _response(head: bytes, render: Callable[[], bytes]) -> bytes:
     body = render() if is_metrics else b"only GET /metrics\n"
     status = "200 OK" if is_metrics else "404 Not Found"
     return (
-        f"HTTP/1.1 {status}\r\nContent-Type: {_CONTENT_TYPE}\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     ).encode() + body

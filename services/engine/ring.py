@@ -23,10 +23,11 @@ _decode = msgspec.msgpack.Decoder(Delta).decode
 class StreamRing:
     """The newest deltas of one stream, numbers without a hole."""
 
-    __slots__ = ("_buffer", "_starts", "first_seq")
+    __slots__ = ("_starts", "buffer", "first_seq")
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self.buffer = bytearray()
+        """Read by the store; written here alone."""
         self._starts = array("I")
         self.first_seq = 0
         """Number of the oldest delta that is kept."""
@@ -38,28 +39,27 @@ class StreamRing:
     @property
     def size(self) -> int:
         """Bytes kept."""
-        return len(self._buffer)
+        return len(self.buffer)
 
     @property
     def next_seq(self) -> int:
         """Number of the next delta to come."""
         return self.first_seq + len(self._starts)
 
-    def append(self, delta: Delta) -> int:
-        """Keep the next delta; return its size in bytes."""
-        buffer = self._buffer
+    def append(self, delta: Delta) -> None:
+        """Keep the next delta."""
+        buffer = self.buffer
         start = len(buffer)
         _encode_into(delta, buffer, start)
         self._starts.append(start)
-        return len(buffer) - start
 
     def drop_older_half(self) -> int:
         """Drop the oldest deltas down to half of the bytes, at least one; return the bytes freed."""
         if not self._starts:
             return 0
-        count = bisect_right(self._starts, len(self._buffer) // 2)
-        freed = self._starts[count] if count < len(self._starts) else len(self._buffer)
-        del self._buffer[:freed]
+        count = bisect_right(self._starts, len(self.buffer) // 2)
+        freed = self._starts[count] if count < len(self._starts) else len(self.buffer)
+        del self.buffer[:freed]
         self._starts = array("I", [start - freed for start in self._starts[count:]])
         self.first_seq += count
         return freed
@@ -70,8 +70,8 @@ class StreamRing:
             return None
         deltas: list[Delta] = []
         taken = 0
-        view = memoryview(self._buffer)
-        starts = [*self._starts[seq - self.first_seq :], len(self._buffer)]
+        view = memoryview(self.buffer)
+        starts = [*self._starts[seq - self.first_seq :], len(self.buffer)]
         for start, end in pairwise(starts):
             taken += end - start
             if deltas and taken > max_bytes:
@@ -84,7 +84,9 @@ class RingStore:
     """The rings of all streams within the bounds: finished ones go first, the oldest of them first."""
 
     def __init__(self, settings: RingSettings) -> None:
-        self._settings = settings
+        self._stream_bytes = settings.stream_bytes
+        self._total_bytes = settings.total_bytes
+        self._finished_s = settings.finished_s
         self._finished: dict[str, tuple[float, StreamRing]] = {}
         self.total_bytes = 0
 
@@ -94,13 +96,15 @@ class RingStore:
 
     def append(self, ring: StreamRing, delta: Delta) -> int:
         """Keep a delta of a live stream; return its size in bytes."""
-        size = ring.append(delta)
-        self.total_bytes += size
-        if ring.size > self._settings.stream_bytes:
+        before = len(ring.buffer)
+        ring.append(delta)
+        after = len(ring.buffer)
+        self.total_bytes += after - before
+        if after > self._stream_bytes:
             self.total_bytes -= ring.drop_older_half()
-        if self.total_bytes > self._settings.total_bytes:
+        if self.total_bytes > self._total_bytes:
             self._make_room(ring)
-        return size
+        return after - before
 
     def finish(self, key: str, ring: StreamRing, *, now: float) -> None:
         """Keep the ring of a finished stream for a while."""
@@ -125,13 +129,13 @@ class RingStore:
         """Drop the finished streams whose time is over."""
         while self._finished:
             key, (finished_at, _) = next(iter(self._finished.items()))
-            if now - finished_at <= self._settings.finished_s:
+            if now - finished_at <= self._finished_s:
                 return
             self.drop_finished(key)
 
     def _make_room(self, writer: StreamRing) -> None:
         """Free what is over the total bound; a live stream pays only when no finished one is left."""
-        while self.total_bytes > self._settings.total_bytes and self._finished:
+        while self.total_bytes > self._total_bytes and self._finished:
             self.drop_finished(next(iter(self._finished)))
-        if self.total_bytes > self._settings.total_bytes:
+        if self.total_bytes > self._total_bytes:
             self.total_bytes -= writer.drop_older_half()

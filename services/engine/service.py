@@ -9,11 +9,12 @@ import asyncio
 
 from typing_extensions import override
 
+from services.engine.admission import Room, why_not
 from services.engine.delivery import Delivery
 from services.engine.gateways import Gateways
 from services.engine.intake import Answer, Intake
 from services.engine.metrics import Counts, End, Snapshot
-from services.engine.pace import Pace, retry_after_s
+from services.engine.pace import Pace
 from services.engine.ports import (
     EngineFailedError,
     InferenceEngine,
@@ -237,27 +238,16 @@ class EngineService:
         self._gateways.heard(beat.gateway)
 
     def _why_not(self, submit: Submit) -> RefusedError | None:
-        """Return why no submit, or not this one, can be taken now."""
-        match self._health.state:
-            case HealthState.STARTING:
-                return RefusedError(RefuseReason.NOT_READY, "the engine is loading its model")
-            case HealthState.DRAINING:
-                return RefusedError(RefuseReason.DRAINING, "the engine is stopping")
-            case HealthState.FAILED:
-                message = f"the engine failed: {self._health.reason}"
-                return RefusedError(RefuseReason.NOT_READY, message)
-            case HealthState.READY:
-                pass
-        waiting = self._load().waiting + self._intake.pending
-        if submit.deadline_s > 0 and waiting + submit.sampling.n <= self._settings.max_waiting:
-            return None
-        return RefusedError(
-            RefuseReason.OVERLOADED,
-            f"{waiting} choices wait here, the limit is {self._settings.max_waiting}"
-            if submit.deadline_s > 0
-            else "the deadline had passed before the engine was asked",
-            retry_after_s=retry_after_s(self._streams.outstanding_tokens, self._pace.per_s),
+        """Return why this submit cannot be taken now."""
+        limits = self._limits
+        room = Room(
+            max_streams=limits.max_streams if limits else 0,
+            max_waiting=self._settings.max_waiting,
+            waiting=self._load().waiting + self._intake.pending,
+            outstanding_tokens=self._streams.outstanding_tokens,
+            tokens_per_s=self._pace.per_s,
         )
+        return why_not(submit, self._health, room)
 
     # --- streams
 
@@ -266,7 +256,8 @@ class EngineService:
         if stream is None:
             self.counts.stray_pieces += 1
             return
-        self._delivery.send(stream.gateway, self._streams.piece(stream, piece))
+        delta, size = self._streams.piece(stream, piece)
+        self._delivery.send(stream.gateway, delta, size)
         if piece.extra is not None and is_last(piece):
             self._streams.finish(stream, now=self._loop.time())
             is_error = piece.extra.error is not None
@@ -279,7 +270,8 @@ class EngineService:
         finish = Finish.ERROR if error else Finish.TIMEOUT
         sized = self._streams.cut(stream, finish, error, now=self._loop.time())
         self._let_go(stream, end, refusal)
-        self._delivery.send_all(stream.gateway, sized)
+        for delta, size in sized:
+            self._delivery.send(stream.gateway, delta, size)
 
     def _drop(self, stream: Stream, end: End) -> None:
         """End a stream that nobody reads any more."""

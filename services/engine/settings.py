@@ -125,7 +125,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One engine process."""
 
     name: str = ""
-    """What people call this process, in the bus's list of connections."""
+    """What whoever starts this process calls it; told in heartbeats and to the bus."""
     service: ServiceName = ServiceName("default")
     """Name of the LLM service that this engine serves: what clients put into `model`."""
     backend: Literal["vllm", "fake", "openai"] = "vllm"

@@ -129,6 +129,8 @@ class ChunkReader:
         """Return the pieces of an event. Raises `BrokenStreamError`."""
         if event == _DONE:
             return self.end()
+        if not event:
+            return []  # some servers keep the connection alive with it
         try:
             parsed = _decode(event)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,0 +1,74 @@
+"""Whether a submit can be taken now, before the backend is asked. Pure.
+
+What depends on the model (context, features) is the backend's to refuse.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.engine.pace import retry_after_s
+from services.engine.ports import RefusedError
+from shared.errors import UserError
+from shared.health import Health, HealthState
+from shared.messages import RefuseReason, Submit
+from shared.subjects import token
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """How full the engine is."""
+
+    max_streams: int
+    max_waiting: int
+    waiting: int
+    """Choices accepted or asked about, and not begun."""
+    outstanding_tokens: int
+    tokens_per_s: float
+
+
+def why_not(submit: Submit, health: Health, room: Room) -> RefusedError | None:
+    """Return why the submit is refused, or none."""
+    return _not_serving(health) or _malformed(submit, room) or _no_room(submit, room)
+
+
+def _not_serving(health: Health) -> RefusedError | None:
+    match health.state:
+        case HealthState.READY:
+            return None
+        case HealthState.STARTING:
+            return RefusedError(RefuseReason.NOT_READY, "the engine is loading its model")
+        case HealthState.DRAINING:
+            return RefusedError(RefuseReason.DRAINING, "the engine is stopping")
+        case HealthState.FAILED:
+            return RefusedError(RefuseReason.NOT_READY, f"the engine failed: {health.reason}")
+
+
+def _malformed(submit: Submit, room: Room) -> RefusedError | None:
+    """Refuse what no gateway of ours sends, since the bus is open to other programs."""
+    sampling = submit.sampling
+    if not 1 <= sampling.n <= room.max_streams:
+        message = f"n is {sampling.n}, this engine runs 1 to {room.max_streams} choices"
+        return RefusedError(RefuseReason.INVALID, message, param="n")
+    if sampling.max_tokens is not None and sampling.max_tokens < 1:
+        message = f"max_tokens is {sampling.max_tokens}, the least is 1"
+        return RefusedError(RefuseReason.INVALID, message, param="max_tokens")
+    try:
+        token(submit.gateway)
+    except UserError as error:
+        return RefusedError(RefuseReason.INVALID, f"no id of a gateway: {error}")
+    return None
+
+
+def _no_room(submit: Submit, room: Room) -> RefusedError | None:
+    # Written so that a NaN is refused too.
+    if not submit.deadline_s > 0:
+        message = "the deadline had passed before the engine was asked"
+    elif room.waiting + submit.sampling.n > room.max_waiting:
+        message = f"{room.waiting} choices wait here, the limit is {room.max_waiting}"
+    else:
+        return None
+    return RefusedError(
+        RefuseReason.OVERLOADED,
+        message,
+        retry_after_s=retry_after_s(room.outstanding_tokens, room.tokens_per_s),
+    )
