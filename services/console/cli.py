@@ -22,7 +22,9 @@ def size(text: str) -> int:
     try:
         return int(float(number.removesuffix(unit)) * UNITS[unit])
     except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as 2GiB or 512MiB") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; write it as 2GiB or 512MiB"
+        ) from None
 
 
 def positive(text: str) -> int:
@@ -51,26 +53,83 @@ def port(text: str) -> int:
 
 
 def _server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="an OpenAI-compatible server (default: %(default)s)")
+    parser.add_argument(
+        "--url",
+        default="http://127.0.0.1:8000",
+        help="an OpenAI-compatible server (default: %(default)s)",
+    )
     parser.add_argument("--model", help="default: the first that the server lists")
 
 
 def _up(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engines", type=positive, default=1, metavar="N", help="how many engines (default: 1)")
-    parser.add_argument("--model", default="smollm2", help="a name (`headrace model ls`) or a directory in HF layout")
-    parser.add_argument("--service", default="", help="name that clients put into `model` (default: the model's)")
-    parser.add_argument("--host", default="127.0.0.1", help="address of the HTTP API; anything but loopback needs --api-keys")
-    parser.add_argument("--port", type=port, default=8000, help="port of the HTTP API (default: 8000)")
-    parser.add_argument("--nats-port", type=port, default=4222, help="loopback port of the bus (default: 4222)")
-    parser.add_argument("--api-keys", default="", metavar="FILE", help="file with hashed API keys (`headrace key new`)")
+    parser.add_argument(
+        "--engines", type=positive, default=1, metavar="N", help="how many engines (default: 1)"
+    )
+    parser.add_argument(
+        "--model",
+        default="smollm2",
+        help="a name (`headrace model ls`) or a directory in HF layout",
+    )
+    parser.add_argument(
+        "--service", default="", help="name that clients put into `model` (default: the model's)"
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address of the HTTP API; anything but loopback needs --api-keys",
+    )
+    parser.add_argument(
+        "--port", type=port, default=8000, help="port of the HTTP API (default: 8000)"
+    )
+    parser.add_argument(
+        "--nats-port", type=port, default=4222, help="loopback port of the bus (default: 4222)"
+    )
+    parser.add_argument(
+        "--api-keys",
+        default="",
+        metavar="FILE",
+        help="file with hashed API keys (`headrace key new`)",
+    )
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--fake-engine", action="store_true", help="a seeded fake instead of vLLM: no model, starts at once")
-    kind.add_argument("--upstream", default="", metavar="URL", help="put any OpenAI-compatible server behind Headrace")
-    parser.add_argument("--kv-cache", type=size, default=2 * GIB, metavar="SIZE", help="KV blocks of an engine (default: 2GiB)")
-    parser.add_argument("--max-model-len", type=positive, metavar="TOKENS", help="context length (default: the model's)")
-    parser.add_argument("--start-timeout", type=positive_number, default=600.0, metavar="S", help="default: 600")
-    parser.add_argument("--drain", type=positive_number, default=30.0, metavar="S", help="time that running answers get at the end")
-    parser.add_argument("--name", default="default", help="name of this platform on this machine (its folder of logs)")
+    kind.add_argument(
+        "--fake-engine",
+        action="store_true",
+        help="a seeded fake instead of vLLM: no model, starts at once",
+    )
+    kind.add_argument(
+        "--upstream",
+        default="",
+        metavar="URL",
+        help="put any OpenAI-compatible server behind Headrace",
+    )
+    parser.add_argument(
+        "--kv-cache",
+        type=size,
+        default=2 * GIB,
+        metavar="SIZE",
+        help="KV blocks of an engine (default: 2GiB)",
+    )
+    parser.add_argument(
+        "--max-model-len",
+        type=positive,
+        metavar="TOKENS",
+        help="context length (default: the model's)",
+    )
+    parser.add_argument(
+        "--start-timeout", type=positive_number, default=600.0, metavar="S", help="default: 600"
+    )
+    parser.add_argument(
+        "--drain",
+        type=positive_number,
+        default=30.0,
+        metavar="S",
+        help="time that running answers get at the end",
+    )
+    parser.add_argument(
+        "--name",
+        default="default",
+        help="name of this platform on this machine (its folder of logs)",
+    )
     parser.add_argument(
         "--engine-arg",
         action="append",
@@ -82,15 +141,61 @@ def _up(parser: argparse.ArgumentParser) -> None:
 
 def _bench(parser: argparse.ArgumentParser) -> None:
     _server(parser)
-    parser.add_argument("--concurrency", type=positive, default=32, metavar="N", help="requests in flight (default: 32)")
-    parser.add_argument("--input-len", type=positive, default=512, metavar="TOKENS", help="prompt length (default: 512)")
-    parser.add_argument("--output-len", type=positive, default=256, metavar="TOKENS", help="answer length (default: 256)")
-    parser.add_argument("--rate", type=positive_number, metavar="R", help="Poisson arrivals per second (default: as fast as answered)")
-    parser.add_argument("--duration", type=positive_number, metavar="S", help="seconds in which requests begin")
-    parser.add_argument("--requests", type=positive, metavar="N", help="how many requests (default: 4 × concurrency)")
-    parser.add_argument("--token-index", type=positive, default=10, metavar="N", help="report the arrival of this token too (default: 10)")
-    parser.add_argument("--no-ignore-eos", action="store_true", help="let answers end early (for servers that refuse `ignore_eos`)")
-    parser.add_argument("--timeout", type=positive_number, default=600.0, metavar="S", help="deadline of a request (default: 600)")
+    parser.add_argument(
+        "--concurrency",
+        type=positive,
+        default=32,
+        metavar="N",
+        help="requests in flight (default: 32)",
+    )
+    parser.add_argument(
+        "--input-len",
+        type=positive,
+        default=512,
+        metavar="TOKENS",
+        help="prompt length (default: 512)",
+    )
+    parser.add_argument(
+        "--output-len",
+        type=positive,
+        default=256,
+        metavar="TOKENS",
+        help="answer length (default: 256)",
+    )
+    parser.add_argument(
+        "--rate",
+        type=positive_number,
+        metavar="R",
+        help="Poisson arrivals per second (default: as fast as answered)",
+    )
+    parser.add_argument(
+        "--duration", type=positive_number, metavar="S", help="seconds in which requests begin"
+    )
+    parser.add_argument(
+        "--requests",
+        type=positive,
+        metavar="N",
+        help="how many requests (default: 4 × concurrency)",
+    )
+    parser.add_argument(
+        "--token-index",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="report the arrival of this token too (default: 10)",
+    )
+    parser.add_argument(
+        "--no-ignore-eos",
+        action="store_true",
+        help="let answers end early (for servers that refuse `ignore_eos`)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive_number,
+        default=600.0,
+        metavar="S",
+        help="deadline of a request (default: 600)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="same seed, same prompts and arrivals")
     parser.add_argument("--json", action="store_true", help="figures as JSON")
 
@@ -98,7 +203,13 @@ def _bench(parser: argparse.ArgumentParser) -> None:
 def _chat(parser: argparse.ArgumentParser) -> None:
     _server(parser)
     parser.add_argument("--system", help="a system message")
-    parser.add_argument("--max-tokens", type=positive, default=512, metavar="N", help="longest answer (default: 512)")
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        default=512,
+        metavar="N",
+        help="longest answer (default: 512)",
+    )
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +227,9 @@ def _model(parser: argparse.ArgumentParser) -> None:
 
 def _key(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    new = actions.add_parser("new", help="make an API key; it is shown once, the file keeps its hash")
+    new = actions.add_parser(
+        "new", help="make an API key; it is shown once, the file keeps its hash"
+    )
     new.add_argument("tenant", help="who uses it")
     new.add_argument("--file", required=True, help="file of keys; made where there is none")
 

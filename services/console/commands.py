@@ -9,6 +9,7 @@ from pathlib import Path
 
 from services.console import output
 from services.console.settings import ConsoleSettings, read_settings
+from shared import logs
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds `services` and `shared`."""
@@ -18,6 +19,7 @@ Command = Callable[[argparse.Namespace, ConsoleSettings], int]
 
 def run(options: argparse.Namespace) -> int:
     """Carry out one command and return the exit code."""
+    logs.configure(logs.LogSettings(level="error", format="console"), service="console")
     return COMMANDS[options.command](options, read_settings())
 
 
@@ -74,7 +76,9 @@ def _bar(total: int | None, duration_s: float | None) -> Callable[[int, int, flo
         share = ended / total if total else elapsed_s / (duration_s or 1.0)
         filled = min(30, int(30 * share))
         bar = "█" * filled + "░" * (30 - filled)
-        output.progress(f"{bar} {min(1.0, share):4.0%}  {ended} ended, {failed} failed, {elapsed_s:.0f} s")
+        output.progress(
+            f"{bar} {min(1.0, share):4.0%}  {ended} ended, {failed} failed, {elapsed_s:.0f} s"
+        )
 
     return show
 

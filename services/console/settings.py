@@ -37,14 +37,18 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     def platform_folder(self, name: str) -> Path:
         """Return the folder of the platform `name`. Raises `UserError` where the name cannot be a folder's."""
         if not name or not name.replace("-", "").replace("_", "").isalnum():
-            raise UserError(f"{name!r} is no name for a platform", hint="use letters, digits, - and _")
+            raise UserError(
+                f"{name!r} is no name for a platform", hint="use letters, digits, - and _"
+            )
         return self.home / "platforms" / name
 
 
 def read_settings(env: Mapping[str, str] | None = None) -> ConsoleSettings:
     """Return the settings from the environment."""
     known = dict(env) if env is not None else environment()
-    data = known.get("XDG_DATA_HOME") or str(Path(known.get("HOME", "~")).expanduser() / ".local" / "share")
+    data = known.get("XDG_DATA_HOME") or str(
+        Path(known.get("HOME", "~")).expanduser() / ".local" / "share"
+    )
     home = Path(known.get(HOME) or Path(data) / "headrace")
     inherited = {key: value for key, value in known.items() if key != API_KEY}
     return ConsoleSettings(

@@ -56,7 +56,9 @@ class Picture(msgspec.Struct, frozen=True):
     @property
     def is_serving(self) -> bool:
         """Whether a request would find a gateway and a ready engine."""
-        return bool(self.gateways) and any(engine.state == EngineState.READY for engine in self.engines)
+        return bool(self.gateways) and any(
+            engine.state == EngineState.READY for engine in self.engines
+        )
 
 
 def _remark(beat: EngineHeartbeat) -> str:
@@ -107,7 +109,12 @@ async def observe(address: BusAddress) -> Picture:
     def on_gateway(beat: GatewayHeartbeat) -> None:
         gateways[beat.gateway] = beat
 
-    settings = NatsSettings(url=address.url, user="console", password=Secret(address.password), connect_timeout_s=CONNECT_S)
+    settings = NatsSettings(
+        url=address.url,
+        user="console",
+        password=Secret(address.password),
+        connect_timeout_s=CONNECT_S,
+    )
     async with asyncio.TaskGroup() as group:
         bus = await NatsBus.connect(settings, group=group, name="headrace status")
         await bus.subscribe(EngineHeartbeat, on_engine)
@@ -115,7 +122,10 @@ async def observe(address: BusAddress) -> Picture:
         await asyncio.sleep(LISTEN_S)
         await bus.close()
     return Picture(
-        engines=[engine_line(beat) for _, beat in sorted(engines.items(), key=lambda item: (item[1].service, item[1].name))],
+        engines=[
+            engine_line(beat)
+            for _, beat in sorted(engines.items(), key=lambda item: (item[1].service, item[1].name))
+        ],
         gateways=[gateway_line(beat) for _, beat in sorted(gateways.items())],
     )
 
@@ -134,6 +144,7 @@ def table(picture: Picture) -> str:
     ] or ["  none was heard"]
     lines += ["", GATEWAY_HEAD]
     lines += [
-        f"{g.gateway:<20}{g.url:<32}{g.open_streams:>8}{g.queued:>8}{g.engines:>9}" for g in picture.gateways
+        f"{g.gateway:<20}{g.url:<32}{g.open_streams:>8}{g.queued:>8}{g.engines:>9}"
+        for g in picture.gateways
     ] or ["  none was heard"]
     return "\n".join(lines)

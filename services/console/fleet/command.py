@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from services.console import models
+from services.console import output
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import UpOptions
 from services.console.fleet.up import FindModel, Model, Up
+from services.console.model_fetch import find_or_fetch
 from services.console.settings import ConsoleSettings
 from shared.errors import UserError
 
@@ -47,7 +48,10 @@ def engine_args(pairs: list[str]) -> tuple[str, ...]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise UserError(f"--engine-arg {pair!r} is not KEY=VALUE", hint="as --engine-arg vllm-max-num-seqs=64")
+            raise UserError(
+                f"--engine-arg {pair!r} is not KEY=VALUE",
+                hint="as --engine-arg vllm-max-num-seqs=64",
+            )
         args += [f"--{key}", value]
     return tuple(args)
 
@@ -56,7 +60,11 @@ def _finder(options: UpOptions, settings: ConsoleSettings) -> FindModel:
     async def find() -> Model:
         if options.backend != "vllm":
             return Model(name=options.service or options.backend, path=None, weight_bytes=0)
-        found = await models.find_or_fetch(options.model, settings)
-        return Model(name=options.service or found.name, path=found.path, weight_bytes=found.weight_bytes)
+        found = await find_or_fetch(
+            options.model, settings.models, env=settings.environment, progress=output.note
+        )
+        return Model(
+            name=options.service or found.name, path=found.path, weight_bytes=found.weight_bytes
+        )
 
     return find

@@ -14,10 +14,15 @@ from services.console import output
 from services.console.fleet import host
 from services.console.fleet.child import ExecLauncher, Launcher
 from services.console.fleet.instance import Instance
-from services.console.fleet.plan import ProcessPlan, UpOptions, check_memory, engine_plans, gateway_plan
+from services.console.fleet.plan import (
+    ProcessPlan,
+    UpOptions,
+    check_memory,
+    engine_plans,
+    gateway_plan,
+)
 from services.console.fleet.ready import EngineWatch, first_answer, gateway_ready, nats_greets
 from services.console.fleet.supervisor import Kept, Supervisor
-from services.console.fleet.zygote_child import EngineNursery
 from shared.errors import UserError
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, read_secret
@@ -54,6 +59,7 @@ class Up:
         self._env = {**env, "PYTHONPATH": str(root)}
         self._api_key = api_key
         self._supervisor = Supervisor(output.note)
+        self._bus: NatsBus | None = None
         self._nats: Kept | None = None
         self._nursery: EngineNursery | None = None
 
@@ -111,10 +117,16 @@ class Up:
         await nats_greets(self._options.nats_port)
         self._keep(group, gateway_plan(self._options, secrets=secrets))
         model = await find_model()
-        check_memory(self._options, weight_bytes=model.weight_bytes, available_bytes=host.available_memory_bytes())
+        check_memory(
+            self._options,
+            weight_bytes=model.weight_bytes,
+            available_bytes=host.available_memory_bytes(),
+        )
         await self._start_engines(group, model, secrets)
 
-    async def _start_engines(self, group: asyncio.TaskGroup, model: Model, secrets: dict[str, Path]) -> None:
+    async def _start_engines(
+        self, group: asyncio.TaskGroup, model: Model, secrets: dict[str, Path]
+    ) -> None:
         options = self._options
         plans = engine_plans(options, service=model.name, model=model.path, secrets=secrets)
         watch = EngineWatch({plan.name: self._keep(group, plan) for plan in plans}, output.note)
@@ -123,8 +135,8 @@ class Up:
             user="console",
             password=read_secret(secrets["console"]),
         )
-        bus = await NatsBus.connect(address, group=group, name="headrace up")
-        await watch.follow(bus)
+        self._bus = await NatsBus.connect(address, group=group, name="headrace up")
+        await watch.follow(self._bus)
         group.create_task(self._show_progress(watch, len(plans)), name="progress")
         try:
             async with asyncio.timeout(options.start_timeout_s):
@@ -141,23 +153,33 @@ class Up:
         clock = asyncio.get_running_loop().time
         start_s = clock()
         while watch.ready_count < wanted:
-            output.progress(f"starting: {watch.ready_count} of {wanted} engines ready, {clock() - start_s:.0f} s")
+            output.progress(
+                f"starting: {watch.ready_count} of {wanted} engines ready, {clock() - start_s:.0f} s"
+            )
             await asyncio.sleep(0.5)
         output.progress_done()
 
     async def _greet(self, model: str) -> None:
         if self._options.api_keys and self._api_key is None:
-            output.note("API keys are on and HEADRACE_API_KEY is not set: no warm-up prompt was sent")
+            output.note(
+                "API keys are on and HEADRACE_API_KEY is not set: no warm-up prompt was sent"
+            )
         else:
             answer = await first_answer(self.url, model=model, api_key=self._api_key)
             output.note(f"warm-up answer: {answer.strip()!r}")
         body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
         auth = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if self._options.api_keys else ""
-        output.line(f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)")
-        output.line(f"  curl -N {self.url}/v1/chat/completions -H 'Content-Type: application/json'{auth} -d '{body}'")
+        output.line(
+            f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)"
+        )
+        output.line(
+            f"  curl -N {self.url}/v1/chat/completions -H 'Content-Type: application/json'{auth} -d '{body}'"
+        )
 
     def _nats_launcher(self) -> Launcher:
-        return ExecLauncher("nats", self._instance.nats_argv, env=self._env, log=self._instance.log("nats"))
+        return ExecLauncher(
+            "nats", self._instance.nats_argv, env=self._env, log=self._instance.log("nats")
+        )
 
     def _keep(self, group: asyncio.TaskGroup, plan: ProcessPlan) -> Kept:
         return self._supervisor.add(group, self._launcher(plan), stop_s=plan.stop_s)
@@ -173,6 +195,8 @@ class Up:
     async def _stop(self) -> None:
         output.progress_done()
         output.note("stopping")
+        if self._bus is not None:
+            await self._bus.close()
         await self._supervisor.stop_all(self._nats)
         if self._nursery is not None:
             await self._nursery.stop()

@@ -1,0 +1,274 @@
+"""`headrace up` as a person meets it, with the fake engine: it serves, says what is wrong, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.nats_server import free_port
+from tests.support.platform import ROOT, Platform, clean_environment
+
+START_S = 90.0
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    running = Platform(tmp_path / "home", "--fake-engine", "--engines", "2")
+    running.start(timeout_s=START_S)
+    yield running
+    running.kill()
+
+
+def command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "services.console", *words],
+        capture_output=True,
+        text=True,
+        env=clean_environment(home),
+        timeout=30,
+        check=False,
+    )
+
+
+def ask(platform: Platform, text: str = "hello") -> httpx.Response:
+    body = {"model": "fake", "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    return httpx.post(f"{platform.url}/v1/chat/completions", json=body, timeout=20)
+
+
+def alive(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" != _state(pid)}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "Z"
+
+
+def wait_until_gone(pids: set[int], *, within_s: float = 10.0) -> set[int]:
+    end_s = time.monotonic() + within_s
+    while (left := alive(pids)) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return left
+
+
+def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
+    curl = next(line.strip() for line in platform.output if line.strip().startswith("curl "))
+    answer = subprocess.run(
+        curl, shell=True, capture_output=True, text=True, timeout=20, check=True
+    )
+    pids = platform.pids()
+    status = command(platform.home, "status")
+    code = platform.stop()
+
+    assert answer.stdout.rstrip().endswith("data: [DONE]")
+    assert 0 == status.returncode, status.stdout + status.stderr
+    assert 2 == status.stdout.count(" ready ")
+    assert 0 == code
+    assert not wait_until_gone(pids)
+
+
+def test_bench_prints_its_table(platform):
+    words = (
+        "bench",
+        "--url",
+        platform.url,
+        "--concurrency",
+        "4",
+        "--requests",
+        "8",
+        "--input-len",
+        "64",
+        "--output-len",
+        "8",
+    )
+
+    result = command(platform.home, *words)
+
+    assert 0 == result.returncode, result.stderr
+    assert "requests 8, failed 0" in result.stdout
+    assert "8.0 generated" in result.stdout
+
+
+def test_chat_answers_what_is_typed(platform):
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "services.console",
+            "chat",
+            "--url",
+            platform.url,
+            "--max-tokens",
+            "5",
+        ],
+        input="hello\nand again\n",
+        capture_output=True,
+        text=True,
+        env=clean_environment(platform.home),
+        timeout=30,
+        check=True,
+    )
+
+    assert 2 == len([line for line in result.stdout.splitlines() if line.strip()])
+
+
+def test_an_engine_that_is_killed_comes_back(platform):
+    engine = next(
+        pid
+        for pid in platform.pids()
+        if b"services.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    os.kill(engine, signal.SIGKILL)
+    end_s = time.monotonic() + 20
+    while command(platform.home, "status").stdout.count(" ready ") < 2:
+        assert time.monotonic() < end_s, platform.log_text()
+
+    assert 200 == ask(platform).status_code
+
+
+def test_nothing_is_left_when_it_is_killed(platform):
+    pids = platform.pids()
+
+    platform.process.kill()
+    platform.process.wait(10)
+
+    assert not wait_until_gone(pids)
+
+
+def test_a_second_platform_of_the_same_name_is_refused(platform):
+    result = command(
+        platform.home,
+        "up",
+        "--fake-engine",
+        "--port",
+        str(free_port()),
+        "--nats-port",
+        str(free_port()),
+    )
+
+    assert 2 == result.returncode
+    assert "already runs" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--port", "--nats-port"])
+def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path, option):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = {
+            "--port": str(free_port()),
+            "--nats-port": str(free_port()),
+            option: str(taken.getsockname()[1]),
+        }
+        result = command(
+            tmp_path, "up", "--fake-engine", *(word for pair in ports.items() for word in pair)
+        )
+
+    assert 2 == result.returncode
+    assert f"port {ports[option]}" in result.stderr
+    assert option in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    result = command(
+        tmp_path,
+        "up",
+        "--model",
+        "no-such-model",
+        "--port",
+        str(free_port()),
+        "--nats-port",
+        str(free_port()),
+    )
+
+    assert 2 == result.returncode
+    assert "no-such-model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_engine_that_cannot_start_ends_the_platform_with_its_reason(tmp_path):
+    words = (
+        "up",
+        "--fake-engine",
+        "--engine-arg",
+        "fake-no-such-setting=1",
+        "--port",
+        str(free_port()),
+        "--nats-port",
+        str(free_port()),
+    )
+
+    result = command(tmp_path, *words)
+
+    assert 2 == result.returncode, result.stderr
+    assert "fake-no-such-setting" in result.stderr
+
+
+def test_status_without_a_platform_says_how_to_start_one(tmp_path):
+    result = command(tmp_path, "status")
+
+    assert 2 == result.returncode
+    assert "headrace up" in result.stderr
+
+
+def test_keys_are_asked_for_where_they_are_on(tmp_path):
+    keys = tmp_path / "keys"
+    key = command(tmp_path, "key", "new", "ada", "--file", str(keys)).stdout.strip()
+    platform = Platform(tmp_path / "home", "--fake-engine", "--api-keys", str(keys))
+    try:
+        platform.start(timeout_s=START_S)
+        body = {"model": "fake", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+        url = f"{platform.url}/v1/chat/completions"
+        without = httpx.post(url, json=body, timeout=20)
+        with_key = httpx.post(
+            url, json=body, headers={"Authorization": f"Bearer {key}"}, timeout=20
+        )
+    finally:
+        platform.kill()
+
+    assert (401, 200) == (without.status_code, with_key.status_code)
+    assert key not in platform.log_text()
+
+
+def test_beyond_loopback_keys_are_wanted(tmp_path):
+    words = (
+        "up",
+        "--fake-engine",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        str(free_port()),
+        "--nats-port",
+        str(free_port()),
+    )
+
+    result = command(tmp_path, *words)
+
+    assert 2 == result.returncode
+    assert "without API keys" in result.stderr
+
+
+def test_the_bootstrap_script_runs_from_any_folder(tmp_path):
+    result = subprocess.run(
+        [str(ROOT / "headrace"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert "up" in result.stdout
+    assert "" == result.stderr
