@@ -9,16 +9,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
+import uvloop
 
 from services.engine.adapters.fake import FakeEngine
 from services.engine.service import EngineService
 from services.engine.settings import EngineSettings, FakeSettings
 from services.gateway.call import ApiError, Call
+from services.gateway.doors import HttpDoor
 from services.gateway.outlet import Caller
 from services.gateway.running import RunningCall
 from services.gateway.service import Door, GatewayService
 from services.gateway.settings import GatewaySettings
-from services.gateway.wiring import nats_door
+from services.gateway.wiring import http_door, nats_door
 from shared.health import HealthState
 from shared.ids import RequestId, ServiceName, TenantId, new_engine_id, new_gateway_id
 from shared.keys import KeyFile
@@ -115,12 +117,13 @@ class GatewayWorld:
 
     def __init__(self, group: asyncio.TaskGroup, *, seed: int) -> None:
         self.hub = MemoryHub(seed=seed)
-        self._group = group
+        self.group = group
         self.loop = asyncio.get_running_loop()
         self.engines: list[EngineHandle] = []
         self.gateways: list[GatewayService] = []
         self.buses: list[MemoryBus] = []
         """The bus of each gateway, for tokens and engines."""
+        self.http: list[HttpDoor] = []
         self._runtimes: list[Runtime] = []
 
     @property
@@ -128,18 +131,24 @@ class GatewayWorld:
         """The first gateway."""
         return self.gateways[0]
 
-    async def add_gateway(self, *, keys: KeyFile | None = None, **fields) -> GatewayService:
-        """Start a gateway with its NATS door."""
-        runtime = Runtime(self._group)
+    async def add_gateway(
+        self, *, keys: KeyFile | None = None, with_http: bool = False, **fields
+    ) -> GatewayService:
+        """Start a gateway with its NATS door, and its HTTP door where the loop is a real one."""
+        runtime = Runtime(self.group)
         gateway = new_gateway_id()
-        bus = await MemoryBus.join(self.hub, group=self._group, name="gateway")
-        callers = await MemoryBus.join(self.hub, group=self._group, name="gateway-callers")
+        bus = await MemoryBus.join(self.hub, group=self.group, name="gateway")
+        callers = await MemoryBus.join(self.hub, group=self.group, name="gateway-callers")
         settings = msgspec.convert(fields, GatewaySettings)
         service = GatewayService(
             settings, bus, runtime, gateway=gateway, keys=keys or KeyFile(None)
         )
         doors: list[Door] = [nats_door(callers.wire, service, gateway=gateway)]
-        self._group.create_task(service.run(doors))
+        if with_http:
+            door = http_door(settings, service)
+            doors.append(door)
+            self.http.append(door)
+        self.group.create_task(service.run(doors))
         self.gateways.append(service)
         self.buses.append(bus)
         self._runtimes.append(runtime)
@@ -152,18 +161,18 @@ class GatewayWorld:
 
     async def add_engine(self, *, max_waiting: int = 512, **fake) -> EngineHandle:
         """Start an engine and wait until all gateways see it ready."""
-        runtime = Runtime(self._group)
+        runtime = Runtime(self.group)
         settings = EngineSettings(
             service=SERVICE,
             backend="fake",
             max_waiting=max_waiting,
             fake=msgspec.convert(fake, FakeSettings),
         )
-        bus = await MemoryBus.join(self.hub, group=self._group, name="engine")
+        bus = await MemoryBus.join(self.hub, group=self.group, name="engine")
         backend = FakeEngine(settings.fake)
         service = EngineService(settings, backend, bus, engine=new_engine_id(), host="sim")
         handle = EngineHandle(service, backend, bus, runtime)
-        handle.task = self._group.create_task(service.run(runtime))
+        handle.task = self.group.create_task(service.run(runtime))
         self.engines.append(handle)
         ready = [gateway.lookout.ready() for gateway in self.gateways]
         await self.until(
@@ -196,9 +205,10 @@ class GatewayWorld:
                 await asyncio.sleep(0.01)
 
     async def assert_nothing_is_left(self) -> None:
-        """Fail unless every counter is back to zero, here and at the engines."""
+        """Fail unless every counter is back to zero, here and at the engines, which wait for a deadline where a cancel was lost."""
         await self.until(
-            lambda: all(not engine.live for engine in self.engines if not engine.is_killed)
+            lambda: all(not engine.live for engine in self.engines if not engine.is_killed),
+            timeout_s=900.0,
         )
         for gateway in self.gateways:
             assert 0 == len(gateway.calls), gateway
@@ -231,15 +241,23 @@ def call(text: str = "hello", *, prompts: int = 1, **fields) -> Call:
 
 def play(scenario: Scenario, *, seed: int = 0) -> None:
     """Run a scenario in virtual time, then end everything; a fault of any task fails it."""
+    run_virtual(_play(scenario, seed))
 
-    async def main() -> None:
-        with _ended():
-            async with asyncio.TaskGroup() as group:
-                world = GatewayWorld(group, seed=seed)
-                await scenario(world)
-                raise _Over
 
-    run_virtual(main())
+def play_live(scenario: Scenario) -> None:
+    """Run a scenario in real time, with real sockets."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_play(scenario, 0))
+
+
+async def _play(scenario: Scenario, seed: int) -> None:
+    with _ended():
+        async with asyncio.TaskGroup() as group:
+            world = GatewayWorld(group, seed=seed)
+            await scenario(world)
+            for door in world.http:
+                await door.stop()
+            raise _Over
 
 
 class _Over(Exception):

@@ -1,0 +1,135 @@
+"""The lookout knows who is alive, gives up engines once, and blames nobody for its own absence."""
+
+from __future__ import annotations
+
+from services.gateway.lookout import HUNG_MEMORY_S, Lookout
+from services.gateway.routing import Router, RoutingSettings
+from shared.ids import EngineId, GatewayId, ServiceName
+from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
+
+E = EngineId("e1")
+OWN = GatewayId("g1")
+
+
+def lookout() -> Lookout:
+    settings = RoutingSettings()
+    return Lookout(Router(settings, seed=1), settings, own=OWN, over_commit=1.0)
+
+
+def beat(number: int, *, engine=E, state=EngineState.READY, **fields) -> EngineHeartbeat:
+    return EngineHeartbeat(
+        engine=engine,
+        service=ServiceName("m"),
+        beat=number,
+        state=state,
+        backend="fake",
+        max_model_len=100,
+        max_streams=8,
+        **fields,
+    )
+
+
+def hear(made: Lookout, *beats: EngineHeartbeat, now: float = 0.0):
+    return [made.engine_beat(one, now=now, unix_s=77) for one in beats][-1]
+
+
+def test_an_engine_that_beats_is_ready_and_its_service_present():
+    made = lookout()
+
+    hear(made, beat(1))
+
+    assert 1 == made.ready()
+    assert [("m", 77, 100)] == [
+        (info.name, info.first_seen_unix_s, info.max_model_len) for info in made.present()
+    ]
+    assert 8 == made.limit("m")
+
+
+def test_silence_is_death_and_told_once():
+    made = lookout()
+    hear(made, beat(1))
+
+    assert [] == made.silent(now=1.9)
+    (loss,) = made.silent(now=2.1)
+
+    assert (E, "m", "is gone") == (loss.engine, loss.service, loss.why)
+    assert [] == made.silent(now=3.0)
+    assert (0, 0, []) == (made.ready(), made.limit("m"), made.present())
+    assert "m" in made.services
+
+
+def test_an_old_beat_does_not_raise_the_dead():
+    made = lookout()
+    hear(made, beat(5))
+    made.silent(now=3.0)
+
+    hear(made, beat(4), now=3.1)
+
+    assert 0 == made.ready()
+
+
+def test_a_dead_engine_that_was_only_away_comes_back():
+    made = lookout()
+    hear(made, beat(5))
+    made.silent(now=3.0)
+
+    hear(made, beat(6), now=3.1)
+
+    assert 1 == made.ready()
+
+
+def test_own_absence_kills_nobody():
+    made = lookout()
+    hear(made, beat(1))
+
+    made.forgive_silence(now=30.0)
+
+    assert [] == made.silent(now=31.9)
+    assert 1 == made.ready()
+
+
+def test_a_failed_engine_is_given_up_once():
+    made = lookout()
+    hear(made, beat(1))
+
+    loss = hear(made, beat(2, state=EngineState.FAILED))
+
+    assert loss is not None
+    assert "failed" == loss.why
+    assert hear(made, beat(3, state=EngineState.FAILED)) is None
+
+
+def test_a_hung_engine_stays_suspect_until_it_steps():
+    made = lookout()
+    hear(made, beat(1, step=40))
+
+    loss = hear(made, beat(2, step=40, step_age_s=31.0), now=1.0)
+    hear(made, beat(3, step=40), now=2.0)
+    suspect = made.ready()
+    hear(made, beat(4, step=41), now=3.0)
+
+    assert loss is not None
+    assert "hangs" == loss.why
+    assert (0, 1) == (suspect, made.ready())
+
+
+def test_a_hung_engine_gets_another_chance_in_the_end():
+    made = lookout()
+    hear(made, beat(1, step=40, step_age_s=31.0))
+
+    hear(made, beat(2, step=40), now=HUNG_MEMORY_S - 1)
+    before = made.ready()
+    hear(made, beat(3, step=40), now=HUNG_MEMORY_S + 1)
+
+    assert (0, 1) == (before, made.ready())
+
+
+def test_gateways_are_counted_with_oneself():
+    made = lookout()
+
+    for number, name in enumerate(("g1", "g2", "g3")):
+        made.gateway_beat(GatewayHeartbeat(gateway=GatewayId(name), beat=number), now=0.0)
+
+    assert 3 == made.gateways
+    made.silent(now=5.0)
+    assert 1 == made.gateways
