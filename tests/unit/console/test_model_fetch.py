@@ -144,13 +144,16 @@ def test_a_cancelled_conversion_ends_its_process(tmp_path):
     begun: list[str] = []
 
     async def scenario() -> None:
-        work = model_fetch._convert(
-            source, tmp_path, SMOLLM2, env=environment(), progress=begun.append
-        )
+        begins = asyncio.Event()
+
+        def note(step: str) -> None:
+            begun.append(step)
+            begins.set()
+
+        work = model_fetch._convert(source, tmp_path, SMOLLM2, env=environment(), progress=note)
         async with asyncio.TaskGroup() as group:
             converting = group.create_task(work)
-            while not begun:
-                await asyncio.sleep(0.01)
+            await begins.wait()
             converting.cancel()
 
     with suppress(asyncio.CancelledError):
@@ -183,7 +186,7 @@ def test_two_fetches_at_once_make_one_whole_model_and_later_ones_find_it(tmp_pat
         model.facts.context_tokens,
     )
     assert ChecksumState.VERIFIED is check_files(model.path, read_content=True)
-    assert {"config.json", "tokenizer.json", "chat_template.jinja", MANIFEST} <= set(
-        os.listdir(model.path)
-    )
+    assert {"config.json", "tokenizer.json", "chat_template.jinja", MANIFEST} <= {
+        file.name for file in model.path.iterdir()
+    }
     assert ["smollm2"] == [entry.name for entry in tmp_path.iterdir() if entry.is_dir()]
