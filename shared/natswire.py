@@ -1,7 +1,7 @@
 """The NATS wire: nats-py behind the `Wire` port, through its public API only.
 
-nats-py's `publish` is a coroutine, ours is not: frames go into a bounded queue that one task hands on in order. It never waits inside
-`nc.publish` (which would swallow a cancellation there): before its own buffer is full the task waits for the server to catch up.
+nats-py's `publish` is a coroutine, ours is not. As long as its buffer has room it never suspends, so it is run to its end at once
+(`_hand_on`); else, and while the server is away, frames wait in a bounded queue of ours that one task empties in order.
 """
 
 from __future__ import annotations
@@ -100,12 +100,15 @@ class NatsWire:
             raise BusClosed("the bus is closed")
         if size > self._max_payload:
             raise TooBig(size, self._max_payload)
+        client = self.client
+        if not self._queue and client.is_connected and client.pending_data_size <= EASE_BYTES:
+            self._hand_on(subject, payload, reply, headers)
+            return
         if self._queued_bytes + size > self._bound:
-            state = "slow" if self.client.is_connected else "away"
+            state = "slow" if client.is_connected else "away"
             raise BusFull(f"{self._queued_bytes} bytes wait to be sent: the NATS server is {state}")
-        if not self._queue:
-            self._wake.set()
-            self._empty.clear()
+        self._wake.set()
+        self._empty.clear()
         self._queue.append(Frame(subject, payload, reply, headers, wanted))
         self._queued_bytes += size
 
@@ -170,7 +173,7 @@ class NatsWire:
         for ping in self._pings:
             ping.cancel()
         while self._queue and self.client.is_connected:
-            await self._hand_on(self._queue.popleft())
+            self._send_oldest()
         if not await end(self.client):
             self._log.warning("bus_close_incomplete", unsent=len(self._queue))
             for listening in self._listening:
@@ -207,7 +210,10 @@ class NatsWire:
         """Client callback: trouble that nobody awaits."""
         if isinstance(error, errors.SlowConsumerError):
             self.report_loss("slow reader")
-            return
+        else:
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
         what = type(error).__name__
         if times := self._quiet.due(what):
             known = isinstance(error, OSError | errors.Error)
@@ -222,12 +228,15 @@ class NatsWire:
             self._wake.clear()
             while self._queue:
                 await self._until_sendable()
-                frame = self._queue.popleft()
-                self._queued_bytes -= len(frame.payload)
-                if frame.wanted is None or not frame.wanted.done():
-                    await self._hand_on(frame)
+                self._send_oldest()
             self._empty.set()
             self._check_alive()
+
+    def _send_oldest(self) -> None:
+        frame = self._queue.popleft()
+        self._queued_bytes -= len(frame.payload)
+        if frame.wanted is None or not frame.wanted.done():
+            self._hand_on(frame.subject, frame.payload, frame.reply, frame.headers)
 
     async def _until_sendable(self) -> None:
         while True:
@@ -246,14 +255,21 @@ class NatsWire:
                 f"the NATS server ended the connection for good: {self.client.last_error}"
             )
 
-    async def _hand_on(self, frame: Frame) -> None:
+    def _hand_on(
+        self, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None
+    ) -> None:
+        """Put a frame into the client's buffer. To be called only while there is room in it."""
+        publishing = self.client.publish(subject, payload, reply, headers)
         try:
-            await self.client.publish(
-                frame.subject, frame.payload, reply=frame.reply, headers=frame.headers
-            )
+            publishing.send(None)
+        except StopIteration:
+            return
         except (errors.Error, OSError) as error:
             self.counts.unsent += 1
-            await self.on_error(error)
+            self._tell(error)
+        else:
+            # It waits for the socket although there was room; what it wanted to send is in the buffer by then.
+            publishing.close()
 
     async def _round_trips(self) -> None:
         """Return when the server has seen what the client holds now: nats-py's PING overtakes unsent frames, the second one can't."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from operator import attrgetter
 
 from shared.errors import UserError
 from shared.messages import ROUTES, Message
@@ -54,11 +55,10 @@ def subject_of(kind: type[Message]) -> SubjectOf:
     """Return a function that computes the exact subject of a message of this type."""
     template = _FIELD.sub("%s", ROUTES[kind].subject.replace("%", "%%"))
     names = fields_of(kind)
-
-    def compute(message: Message) -> str:
-        return template % tuple(token(getattr(message, name)) for name in names)
-
-    return compute
+    read = attrgetter(*names)
+    if len(names) == 1:
+        return lambda message: template % token(read(message))
+    return lambda message: template % tuple(map(token, read(message)))
 
 
 def matches(pattern_parts: list[str], subject_parts: list[str]) -> bool:
