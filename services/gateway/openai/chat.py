@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from services.gateway.call import Call, invalid
 from services.gateway.openai import request
@@ -13,7 +13,7 @@ from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.messages import ChatMessage, canonical_json
 from services.gateway.openai.request import Count
 from services.gateway.openai.tools import Tool, ToolChoice, choice_text, tools_json
-from services.gateway.openai.unsupported import CHAT, refuse_unsupported
+from services.gateway.openai.unsupported import CHAT, Undecoded, refuse_unsupported
 from shared.messages import ChatPrompt
 
 BYTES_PER_TOKEN = 4
@@ -33,19 +33,19 @@ class ChatBody(request.CommonBody, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     # Those of `unsupported.CHAT`: known, and refused unless harmless.
-    audio: Any = None
-    function_call: Any = None
-    functions: Any = None
-    metadata: Any = None
-    modalities: Any = None
-    moderation: Any = None
-    prediction: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    reasoning_effort: Any = None
-    store: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
+    audio: Undecoded = UNSET
+    function_call: Undecoded = UNSET
+    functions: Undecoded = UNSET
+    metadata: Undecoded = UNSET
+    modalities: Undecoded = UNSET
+    moderation: Undecoded = UNSET
+    prediction: Undecoded = UNSET
+    prompt_cache_options: Undecoded = UNSET
+    prompt_cache_retention: Undecoded = UNSET
+    reasoning_effort: Undecoded = UNSET
+    store: Undecoded = UNSET
+    verbosity: Undecoded = UNSET
+    web_search_options: Undecoded = UNSET
 
 
 _DECODER = msgspec.json.Decoder(ChatBody)
@@ -69,6 +69,7 @@ def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
         max_tokens=_max_tokens(chat),
         logprobs=_logprobs(chat, limits),
     )
+    request.refuse_duplicate_keys(body)
     prompt_bytes = len(prompt.messages_json) + len(prompt.tools_json or b"")
     output_tokens = sampling.max_tokens or limits.assumed_output_tokens
     return Call(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from services.gateway.call import Call, invalid
 from services.gateway.openai import request
 from services.gateway.openai.chat import BYTES_PER_TOKEN
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.request import TokenId
-from services.gateway.openai.unsupported import COMPLETION, refuse_unsupported
+from services.gateway.openai.unsupported import COMPLETION, Undecoded, refuse_unsupported
 from shared.messages import Prompt, TextPrompt, TokensPrompt
 
 DEFAULT_MAX_TOKENS = 16
@@ -26,8 +26,8 @@ class CompletionBody(request.CommonBody, frozen=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0)] | None = None
     best_of: int | None = None
     # Those of `unsupported.COMPLETION`: known, and refused unless harmless.
-    echo: Any = None
-    suffix: Any = None
+    echo: Undecoded = UNSET
+    suffix: Undecoded = UNSET
 
 
 _DECODER = msgspec.json.Decoder(CompletionBody)
@@ -40,8 +40,8 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
     """
     completion = request.decode(_DECODER, body, limits)
     refuse_unsupported(completion, COMPLETION)
-    prompts = _prompts(completion.prompt)
-    _check_counts(completion, limits, prompts=len(prompts))
+    prompts = _prompts(completion.prompt, limits)
+    _check_counts(completion, prompts, limits)
     request.check_common(completion, limits, prompts=len(prompts))
     sampling = request.sampling(
         completion,
@@ -50,6 +50,7 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
         max_tokens=completion.max_tokens or DEFAULT_MAX_TOKENS,
         logprobs=request.check_logprobs(completion.logprobs, limits, param="logprobs"),
     )
+    request.refuse_duplicate_keys(body)
     output_tokens = (sampling.max_tokens or 0) * sampling.n * len(prompts)
     return Call(
         kind="completion",
@@ -64,12 +65,18 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
     )
 
 
-def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:
+def _prompts(
+    prompt: str | list[str | int | list[int]], limits: RequestLimits
+) -> tuple[Prompt, ...]:
     if isinstance(prompt, str):
         return (TextPrompt(text=prompt),)
     kinds = set(map(type, prompt))
     if kinds == {int}:
         return (TokensPrompt(token_ids=cast("list[int]", prompt)),)
+    if len(prompt) > limits.max_prompts:
+        raise invalid(
+            f"`prompt` has {len(prompt)} entries; at most {limits.max_prompts}.", param="prompt"
+        )
     if kinds == {str}:
         return tuple(TextPrompt(text=text) for text in cast("list[str]", prompt))
     if kinds == {list} and [] not in prompt:
@@ -81,10 +88,13 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:
     )
 
 
-def _check_counts(completion: CompletionBody, limits: RequestLimits, *, prompts: int) -> None:
-    if prompts > limits.max_prompts:
+def _check_counts(
+    completion: CompletionBody, prompts: tuple[Prompt, ...], limits: RequestLimits
+) -> None:
+    tokens = sum(len(prompt.token_ids) for prompt in prompts if isinstance(prompt, TokensPrompt))
+    if tokens > limits.max_prompt_tokens:
         raise invalid(
-            f"`prompt` has {prompts} entries; at most {limits.max_prompts}.", param="prompt"
+            f"`prompt` has {tokens} token ids; at most {limits.max_prompt_tokens}.", param="prompt"
         )
     if completion.best_of is not None and completion.best_of != (completion.n or 1):
         raise invalid(

@@ -8,11 +8,13 @@ import msgspec
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that protect the gateway and the engines; what a model can take is the engine's to say."""
 
-    max_body_bytes: int = 8 * 1024 * 1024
-    """Size of the JSON body. A prompt of 128 k tokens is about 0.5 MB of English text."""
+    max_body_bytes: int = 4 * 1024 * 1024
+    """Size of the JSON body. A prompt of 128 k tokens is about 0.5 MB of English text; 4 MB of text hold the loop for some 30 ms."""
     max_messages: int = 4096
     max_prompts: int = 256
     """Prompts of one completion request."""
+    max_prompt_tokens: int = 1024 * 1024
+    """Token ids of one completion request, over all its prompts."""
     max_n: int = 128
     """Choices for one prompt: OpenAI's bound."""
     max_choices: int = 512
@@ -26,6 +28,10 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_token_ids: int = 256
     max_logit_bias: int = 1024
     max_tools: int = 128
+    max_tools_bytes: int = 512 * 1024
+    """JSON of all tools together."""
+    max_schema_bytes: int = 256 * 1024
+    """JSON Schema of the answer."""
     max_schema_depth: int = 64
     """Nesting of a function's parameters and of an answer's JSON Schema."""
     max_label_chars: int = 512

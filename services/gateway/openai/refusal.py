@@ -13,7 +13,7 @@ from services.gateway.call import ApiError, invalid
 MAX_ECHO_CHARS = 64
 """How much of a client's own text comes back in a message."""
 
-_AT = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
+_PLACE = re.compile(r"(?P<key>`key` in )?`\$\.?(?P<path>.*)`", re.DOTALL)
 _FIELD = re.compile(
     r"Object (?P<kind>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL
 )
@@ -62,15 +62,17 @@ def malformed(error: Exception) -> ApiError:
 
 def from_validation(error: msgspec.ValidationError, known_fields: Iterable[str]) -> ApiError:
     """Return the refusal of a body that is JSON but not a valid request."""
-    match = _AT.fullmatch(str(error))
-    assert match is not None  # the pattern takes any text
-    what, path = match["what"], _dotted(match["path"] or "")
+    what, _, where = str(error).rpartition(" - at ")
+    place = _PLACE.fullmatch(where)
+    if place is None:
+        what = str(error)
+    path = _dotted(place["path"]) if place else ""
     field = _FIELD.fullmatch(what)
     if field is not None:
         return _wrong_field(field["kind"], field["name"], path=path, known_fields=known_fields)
     if not path:
         return invalid(f"The body must be a JSON object: {_plain(what)}.")
-    if match["key"]:
+    if place and place["key"]:
         what = f"in a key, {what[0].lower()}{what[1:]}"
     return invalid(f"Invalid `{path}`: {_explain(what, path)}.", param=path)
 

@@ -64,7 +64,9 @@ def tools_json(tools: list[Tool], limits: RequestLimits) -> bytes:
             raise invalid(f"`{path}.name` is used twice.", param=f"{path}.name")
         seen.add(tool.function.name)
         check_depth(tool.function.parameters, limits, param=f"{path}.parameters")
-    return _encode(tools)
+    encoded = _encode(tools)
+    check_bytes(encoded, limits.max_tools_bytes, param="tools")
+    return encoded
 
 
 def choice_text(choice: ToolChoice | None, tools: list[Tool]) -> str:
@@ -82,6 +84,12 @@ def choice_text(choice: ToolChoice | None, tools: list[Tool]) -> str:
             f"`tool_choice` names `{name}`, which is not in `tools`.", param="tool_choice"
         )
     return f"function:{name}"
+
+
+def check_bytes(encoded: bytes, bound: int, *, param: str) -> None:
+    """Refuse JSON that is too large."""
+    if len(encoded) > bound:
+        raise invalid(f"`{param}` has {len(encoded)} bytes; at most {bound}.", param=param)
 
 
 def check_depth(schema: Schema | None, limits: RequestLimits, *, param: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from services.gateway.call import invalid
 
@@ -47,11 +48,17 @@ COMPLETION: dict[str, Unsupported] = {
 }
 
 
+Undecoded = Raw | UnsetType
+"""The type of such a field: nothing of it is decoded before it is known to be short."""
+
+MAX_HARMLESS_BYTES = 64
+
+
 def refuse_unsupported(body: msgspec.Struct, table: dict[str, Unsupported]) -> None:
     """Raise for the first field of the table that asks for something."""
     for name, entry in table.items():
         value = getattr(body, name)
-        if value is not None and not _is_harmless(value, entry):
+        if value is not UNSET and not _is_harmless(value, entry):
             raise invalid(
                 f"`{name}` is not supported: {entry.reason}.",
                 param=name,
@@ -59,6 +66,11 @@ def refuse_unsupported(body: msgspec.Struct, table: dict[str, Unsupported]) -> N
             )
 
 
-def _is_harmless(value: object, entry: Unsupported) -> bool:
+def _is_harmless(raw: Raw, entry: Unsupported) -> bool:
+    if len(bytes(raw)) > MAX_HARMLESS_BYTES:
+        return False
+    value = msgspec.json.decode(raw)
     # The type as well, since 0 == False.
-    return any(type(value) is type(fine) and value == fine for fine in entry.harmless)
+    return value is None or any(
+        type(value) is type(fine) and value == fine for fine in entry.harmless
+    )

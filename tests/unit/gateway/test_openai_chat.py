@@ -11,6 +11,7 @@ from services.gateway.openai.limits import RequestLimits
 from shared.messages import ChatPrompt, Priority, Sampling
 from tests.support.openai_calls import LIMITS, SEED, chat, chat_body
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
 
@@ -18,6 +19,10 @@ def refusal(**fields) -> ApiError:
     with pytest.raises(ApiError) as caught:
         chat(**fields)
     return caught.value
+
+
+def tool_of(description: str) -> dict:
+    return {"type": "function", "function": {"name": "f", "description": description}}
 
 
 def nested(depth: int) -> dict:
@@ -190,6 +195,16 @@ def test_sampling_fields_are_taken(fields, expected):
         ),
         ({"stream": True, "stream_options": {"x": True}}, "stream_options.x"),
         ({"service_tier": "scale"}, "service_tier"),
+        ({"tools": [tool_of("x" * 530_000)]}, "tools"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"title": "x" * 270_000}},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
         ({"user": 5}, "user"),
         ({"user": "a\0"}, "user"),
         ({"user": "a" * 513}, "user"),
@@ -303,7 +318,7 @@ def test_what_is_no_request_is_refused(body, message):
         b'{"model":"a","model":"b","messages":[{"role":"user","content":"hi"}]}',
         b' {"model":"a","mode\\u006c":"b","messages":[{"role":"user","content":"hi"}]}',
         b'{"model":"a","messages":[{"role":"user","role":"user","content":"hi"}]}',
-        b'{"model":"a","messages":[{"role":"user","content":"hi"}],"metadata":{"a":1,"a":2}}',
+        chat_body(tools=[TOOL]).replace(b'{"type": "object"', b'{"type": 1, "type": 2'),
         b'{"model":"a","n":3,"n":null,"messages":[{"role":"user","content":"hi"}]}',
     ],
 )

@@ -112,3 +112,10 @@ def test_bounds_come_from_the_limits():
         parse_completion(
             completion_body(prompt=["a", "b"]), RequestLimits(max_prompts=1), seed=SEED
         )
+
+
+def test_token_ids_are_bounded_over_all_prompts():
+    limits = RequestLimits(max_prompt_tokens=3)
+
+    with pytest.raises(ApiError, match="4 token ids; at most 3"):
+        parse_completion(completion_body(prompt=[[1, 2], [3, 4]]), limits, seed=SEED)

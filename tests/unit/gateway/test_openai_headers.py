@@ -69,8 +69,7 @@ def test_nats_has_its_own_names():
 
 
 def test_the_servers_own_header_type_will_do():
-    headers = Headers()
-    headers.add(b"X-Priority", b"batch")
+    headers = Headers([(b"X-Priority", b"batch")])
 
     assert Priority.BATCH == merge_headers(chat(), headers, LIMITS).priority
 
