@@ -56,7 +56,7 @@ class Site:
 
 
 def run(
-    scenario: Callable[[Site], Awaitable[None]], *, engine: dict | None = None, **gateway
+    scenario: Callable[[Site], Awaitable[None]], *, engine: dict[str, Any] | None = None, **gateway
 ) -> None:
     """Run a scenario against a gateway and one engine; nothing may be left."""
 

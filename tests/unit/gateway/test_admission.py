@@ -291,6 +291,8 @@ class Book:
             case ("tick", seconds):
                 self.now += seconds
                 self.take(self.made.tick(now=self.now))
+            case _:
+                raise AssertionError(event)
 
 
 @given(EVENTS)

@@ -49,7 +49,7 @@ PART_CELLS = {
 }
 
 
-@pytest.mark.parametrize(("phase", "event"), product(CallPhase, CallEvent))
+@pytest.mark.parametrize(("phase", "event"), list(product(CallPhase, CallEvent)))
 def test_every_cell_of_a_calls_life(phase, event):
     if (phase, event) in CALL_CELLS:
         assert CALL_CELLS[phase, event] is CALL_LIFE.next(phase, event)
@@ -58,7 +58,7 @@ def test_every_cell_of_a_calls_life(phase, event):
             CALL_LIFE.next(phase, event)
 
 
-@pytest.mark.parametrize(("phase", "event"), product(PartPhase, PartEvent))
+@pytest.mark.parametrize(("phase", "event"), list(product(PartPhase, PartEvent)))
 def test_every_cell_of_a_parts_life(phase, event):
     if (phase, event) in PART_CELLS:
         assert PART_CELLS[phase, event] is PART_LIFE.next(phase, event)
@@ -67,7 +67,7 @@ def test_every_cell_of_a_parts_life(phase, event):
             PART_LIFE.next(phase, event)
 
 
-@pytest.mark.parametrize("reason", set(AdmitReason) - ADMITTED - {AdmitReason.QUEUED})
+@pytest.mark.parametrize("reason", sorted(set(AdmitReason) - ADMITTED - {AdmitReason.QUEUED}))
 def test_every_refusal_of_the_gate_says_when_to_come_back(reason):
     error = refusals.not_admitted(Verdict(ticket=Ticket(1), reason=reason, retry_after_s=7.0))
 

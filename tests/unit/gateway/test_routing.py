@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.loadbook import LoadBook
-from services.gateway.routing import RouteFacts, Router, RouteReason, RoutingSettings, choices_limit
+from services.gateway.routing import (
+    Route,
+    RouteFacts,
+    Router,
+    RouteReason,
+    RoutingSettings,
+    choices_limit,
+)
 from shared.ids import EngineId, ServiceName, StreamNo
 from shared.messages import EngineHeartbeat, EngineState
 
@@ -40,7 +47,7 @@ class Desk:
         for one in beats:
             self.book.account(one.engine).observe(one, now=at)
 
-    def choose(self, facts: RouteFacts = FACTS, *, now: float = 100.0, gateways: int = 1):
+    def choose(self, facts: RouteFacts = FACTS, *, now: float = 100.0, gateways: int = 1) -> Route:
         return self.router.choose(self.beats, facts, now=now, gateways=gateways)
 
     def send(self, no: int, *, work: int = 500, gateways: int = 1) -> EngineId:
