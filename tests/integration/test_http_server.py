@@ -1,4 +1,4 @@
-"""The HTTP server over real sockets, on both loops: answering, streaming, order, disconnects, draining."""
+"""The HTTP server over real sockets, on both loops: answering, streaming, order, counts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from services.gateway.http.exchange import Exchange
-from services.gateway.http.heads import BadHeader
-from tests.support.http_shell import LOOPS, Wire, run_on, served, until
+from tests.support.http_shell import LOOPS, run_on, served, until
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -43,7 +42,6 @@ def test_requests_on_one_connection_are_answered(run):
             assert "connection" not in first.headers
             assert "headrace" == first.headers["server"]
             assert it.exchanges[0].peer.startswith("127.0.0.1:")
-            wire.close()
 
     run(scenario)
 
@@ -73,7 +71,6 @@ def test_stream_arrives_as_it_is_written(run):
             wire.get()
             (await it.exchange(1)).respond(200, b"next")
             assert b"next" == (await wire.answer()).body
-            wire.close()
 
     run(scenario)
 
@@ -95,7 +92,6 @@ def test_writes_of_one_tick_leave_as_one_chunk(run):
             exchange.end()
 
             assert [b"ab", b"cd", b""] == [first, await wire.chunk(), await wire.chunk()]
-            wire.close()
 
     run(scenario)
 
@@ -113,7 +109,6 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(run):
             assert [b"/%d" % at for at in range(5)] == [
                 (await wire.answer()).body for _ in range(5)
             ]
-            wire.close()
 
     run(scenario)
 
@@ -131,7 +126,6 @@ def test_error_behind_a_pending_request_waits_for_its_answer(run):
 
             assert (200, 400) == (good.status, bad.status)
             assert b"" == await wire.rest()
-            wire.close()
 
     run(scenario)
 
@@ -146,7 +140,6 @@ def test_head_request_gets_no_body(run):
 
             assert "9" == head.headers["content-length"]
             assert b"GET /b? " == (await wire.answer()).body
-            wire.close()
 
     run(scenario)
 
@@ -165,7 +158,6 @@ def test_head_request_of_a_stream_gets_its_head_only(run):
             wire.get()
 
             assert b"data" == (await wire.answer()).body
-            wire.close()
 
     run(scenario)
 
@@ -179,7 +171,6 @@ def test_status_without_body_has_no_length(run):
                 answer = await wire.answer()
                 assert (204, b"") == (answer.status, answer.body)
                 assert not {"content-length", "content-type"} & answer.headers.keys()
-            wire.close()
 
     run(scenario)
 
@@ -198,7 +189,6 @@ def test_http10_stream_ends_by_closing(run):
             assert b"one" == answer.body
             assert "transfer-encoding" not in answer.headers
             assert "close" == answer.headers["connection"]
-            wire.close()
 
     run(scenario)
 
@@ -214,7 +204,6 @@ def test_http10_keeps_the_connection_only_when_asked(run, field, said):
 
             assert said == (await wire.answer()).headers["connection"]
             assert (said == "close") is await wire.is_closed(0.1)
-            wire.close()
 
     run(scenario)
 
@@ -228,7 +217,6 @@ def test_connection_close_is_honoured(run):
 
             assert "close" == answer.headers["connection"]
             assert b"" == await wire.rest()
-            wire.close()
 
     run(scenario)
 
@@ -251,191 +239,6 @@ def test_continue_is_sent_when_it_is_the_requests_turn(run):
             second.respond(200, second.body)
 
             assert b"body" == (await wire.answer()).body
-            wire.close()
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("leave", [Wire.close, Wire.reset, Wire.half_close])
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_client_that_leaves_is_noticed_once_and_at_once(run, leave, is_streaming):
-    async def scenario():
-        gone: list[str] = []
-        async with served() as it:
-            wire = await it.wire()
-            wire.post("/", b"body")
-            exchange = await it.exchange()
-            exchange.on_disconnect = lambda: gone.append("gone")
-            if is_streaming:
-                exchange.start_stream()
-                await wire.head()
-            leave(wire)
-            await until(lambda: gone, timeout_s=1.0)
-            exchange.start_stream()
-            exchange.write(b"late")
-            exchange.end()
-            exchange.respond(200, b"late")
-            exchange.abort()
-
-            assert not exchange.is_open
-            assert 0 == exchange.buffered_bytes
-            assert 1 == it.server.counts.disconnects
-            await until(lambda: not it.server.stages())
-            assert ["gone"] == gone
-            wire.close()
-
-    run(scenario)
-
-
-def test_leaving_after_the_end_is_no_disconnect(run):
-    async def scenario():
-        gone: list[str] = []
-        async with served() as it:
-            wire = await it.wire()
-            wire.get()
-            exchange = await it.exchange()
-            exchange.on_disconnect = lambda: gone.append("gone")
-            exchange.respond(200, b"")
-            await wire.answer()
-            wire.close()
-            await until(lambda: not it.server.stages())
-
-            assert [] == gone
-            assert 0 == it.server.counts.disconnects
-
-    run(scenario)
-
-
-def test_client_that_only_stopped_sending_gets_answers_that_are_ready(run):
-    async def scenario():
-        async with served(echo) as it:
-            wire = await it.wire()
-            wire.send(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n")
-            wire.half_close()
-
-            assert [b"GET /1? ", b"GET /2? "] == [
-                (await wire.answer()).body,
-                (await wire.answer()).body,
-            ]
-            assert b"" == await wire.rest()
-            wire.close()
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(
-    ("version", "error"), [("1.1", asyncio.IncompleteReadError), ("1.0", ConnectionResetError)]
-)
-def test_aborted_stream_cannot_look_complete(run, version, error):
-    async def scenario():
-        async with served() as it:
-            wire = await it.wire()
-            wire.send(f"GET / HTTP/{version}\r\nHost: a\r\n\r\n".encode())
-            exchange = await it.exchange()
-            exchange.start_stream()
-            exchange.write(b"one")
-            await asyncio.sleep(0.01)
-            exchange.abort()
-            with pytest.raises(error):
-                await wire.answer()
-            assert not exchange.is_open
-            wire.close()
-
-    run(scenario)
-
-
-def test_what_was_written_before_an_abort_arrives(run):
-    async def scenario():
-        async with served() as it:
-            wire = await it.wire()
-            wire.get()
-            exchange = await it.exchange()
-            exchange.start_stream()
-            exchange.write(b"error")
-            exchange.abort()
-            await wire.head()
-
-            assert b"error" == await wire.chunk()
-            assert b"" == await wire.rest()
-            wire.close()
-
-    run(scenario)
-
-
-def test_failing_handler_gives_500_and_harms_no_other(run):
-    def handle(exchange: Exchange) -> None:
-        if exchange.path == "/stream":
-            exchange.start_stream()
-        if exchange.path == "/header":
-            exchange.respond(200, b"", headers=[("x-id", "a\r\nb: c")])
-        if exchange.path != "/good":
-            raise LookupError("fault of the test")
-        exchange.respond(200, b"good")
-
-    async def scenario():
-        async with served(handle) as it:
-            bad, good, stream, header = [await it.wire() for _ in range(4)]
-            for wire, path in (
-                (bad, "/bad"),
-                (stream, "/stream"),
-                (header, "/header"),
-                (good, "/good"),
-            ):
-                wire.get(path)
-            failed, split = await bad.answer(), await header.answer()
-
-            assert (500, "close", b"Internal error.\n") == (
-                failed.status,
-                failed.headers["connection"],
-                failed.body,
-            )
-            assert b"" == await bad.rest()
-            assert 500 == split.status
-            with pytest.raises(asyncio.IncompleteReadError):
-                await stream.answer()
-            assert b"good" == (await good.answer()).body
-            assert 3 == it.server.counts.handler_errors
-            assert 3 == len(it.faults)
-            it.faults.clear()
-            for wire in (bad, good, stream, header):
-                wire.close()
-
-    run(scenario)
-
-
-def test_failing_disconnect_callback_is_reported_and_harms_no_other(run):
-    async def scenario():
-        async with served() as it:
-            wire = await it.wire()
-            wire.get()
-            exchange = await it.exchange()
-            exchange.on_disconnect = lambda: {}["fault of the test"]
-            wire.close()
-            await until(lambda: it.faults)
-            assert 1 == it.server.counts.handler_errors
-            it.faults.clear()
-
-    run(scenario)
-
-
-def test_misuse_is_an_error(run):
-    async def scenario():
-        async with served() as it:
-            wire = await it.wire()
-            wire.get()
-            exchange = await it.exchange()
-            for call in (lambda: exchange.write(b"a"), exchange.end):
-                with pytest.raises(RuntimeError, match="before start_stream"):
-                    call()
-            with pytest.raises(BadHeader):
-                exchange.start_stream(headers=[("a", "b\n")])
-            exchange.start_stream()
-            for call in (exchange.start_stream, lambda: exchange.respond(200, b"")):
-                with pytest.raises(RuntimeError, match="has begun"):
-                    call()
-            exchange.end()
-            await wire.answer()
-            wire.close()
 
     run(scenario)
 
@@ -473,6 +276,5 @@ def test_socket_options_reach_accepted_connections(run):
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert 60_000 == sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             exchange.respond(200, b"")
-            wire.close()
 
     run(scenario)

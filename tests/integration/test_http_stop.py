@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return lambda scenario: run_on(request.param, scenario)
 
 
-def server_for(**settings: object) -> HttpServer:
+def server_for(**settings: Any) -> HttpServer:
     return HttpServer(HttpSettings(**settings), lambda exchange: exchange.respond(200, b""))
 
 
@@ -89,7 +90,6 @@ def test_drain_drops_what_is_left_at_the_deadline(run):
             assert 1 == await it.server.drain(0.1)
             assert ["gone"] == gone
             assert await wire.is_closed(1.0)
-            wire.close()
 
     run(scenario)
 
@@ -107,7 +107,6 @@ def test_closed_listener_takes_no_connection(run):
             wire.get()
 
             assert b"ok" == (await wire.answer()).body
-            wire.close()
 
     run(scenario)
 
@@ -159,7 +158,6 @@ def test_given_socket_is_served(run):
             wire = await it.wire()
             wire.get()
             assert b"ok" == (await wire.answer()).body
-            wire.close()
 
     run(scenario)
 
@@ -170,7 +168,9 @@ def test_all_addresses_of_a_name_are_served(run):
             for family, _, _, _, address in socket.getaddrinfo(
                 "localhost", it.port, type=socket.SOCK_STREAM
             ):
-                reader, writer = await asyncio.open_connection(address[0], it.port, family=family)
+                reader, writer = await asyncio.open_connection(
+                    str(address[0]), it.port, family=family
+                )
                 writer.write(b"GET / HTTP/1.0\r\n\r\n")
                 assert (await reader.read()).endswith(b"ok")
                 writer.close()

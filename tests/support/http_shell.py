@@ -7,14 +7,14 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import uvloop
 
 from services.gateway.http.exchange import Exchange
 from services.gateway.http.server import HttpServer
 from services.gateway.http.settings import HttpSettings
-from services.gateway.http.shell import plain_error
+from services.gateway.http.shell import Shell, plain_error
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -116,6 +116,10 @@ class Wire:
             pass
         return True
 
+    def stop_reading(self) -> None:
+        """Take nothing more from the kernel."""
+        cast(asyncio.Transport, self.writer.transport).pause_reading()
+
     def half_close(self) -> None:
         """Send no more."""
         self.writer.write_eof()
@@ -142,6 +146,7 @@ class Served:
     def __init__(self, server: HttpServer) -> None:
         self.server = server
         self.exchanges: list[Exchange] = []
+        self.wires: list[Wire] = []
         self.faults: list[str] = []
         """Messages given to the loop's exception handler; must be empty at the end unless the test empties it."""
 
@@ -150,9 +155,17 @@ class Served:
         """The port listened on."""
         return self.server.port
 
+    @property
+    def shell(self) -> Shell:
+        """What the connections share."""
+        assert self.server._shell is not None
+        return self.server._shell
+
     async def wire(self, **options: Any) -> Wire:
-        """Connect."""
-        return await Wire.open(self.port, **options)
+        """Connect; closed at the end."""
+        wire = await Wire.open(self.port, **options)
+        self.wires.append(wire)
+        return wire
 
     async def exchange(self, number: int = 0) -> Exchange:
         """Return an exchange once it has reached the handler."""
@@ -183,6 +196,8 @@ async def served(
     try:
         yield it
     finally:
+        for wire in it.wires:
+            wire.writer.transport.abort()
         await server.drain(0.1)
         loop.set_exception_handler(None)
     await until(lambda: not server.stages())

@@ -16,13 +16,15 @@ from typing_extensions import override
 
 from services.gateway.http.exchange import Exchange, Stage
 from services.gateway.http.heads import CONTINUE, Pairs
-from services.gateway.http.parser import SLICE_BYTES, Phase, Request, RequestParser, RequestRefused
+from services.gateway.http.intake import Intake
+from services.gateway.http.outgoing import Outgoing
+from services.gateway.http.parser import Request, RequestRefused
 from services.gateway.http.shell import Outbox, Shell
 
-HELD_INPUT_BYTES: Final = 65_536
-"""Pipelined input kept while an answer is pending; reading pauses beyond (and then a disconnect is noticed only by writing)."""
 TURNED_AWAY_AT_ONCE: Final = 256
 """Connections over the limit that are being told so; more are dropped without a word."""
+_REQUESTS_PER_TICK: Final = 32
+"""Of one connection that are answered at once; then the others on this loop have their turn."""
 _UNAVAILABLE: Final = 503
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _NEVER: Final = float("inf")
@@ -46,20 +48,14 @@ class Connection(asyncio.Protocol):
         self.outbox: Outbox = shell.outbox
         self._shell = shell
         self._settings = shell.settings
-        self._parser = RequestParser(shell.settings)
+        self._intake = Intake(shell)
         self._transport = cast(asyncio.Transport, None)
+        self._out = cast(Outgoing, None)
         self._exchange: Exchange | None = None
-        self._refusal: RequestRefused | None = None
-        self._held: bytes | memoryview = b""
         self._is_advancing = False
         self._end = End.OPEN
         self._deadline = _NEVER
-        self._body_bytes = 0
-        self._body_began_at = 0.0
-        self._is_write_paused = False
-        self._sent_bytes = 0
-        self._acked_bytes = 0
-        self._progress_at = 0.0
+        self._free_since = 0.0
 
     # Questions
 
@@ -71,7 +67,7 @@ class Connection(asyncio.Protocol):
     @property
     def buffered_bytes(self) -> int:
         """Not yet taken by the kernel."""
-        return self._transport.get_write_buffer_size()
+        return self._out.buffered_bytes
 
     @property
     def stage(self) -> str:
@@ -80,13 +76,14 @@ class Connection(asyncio.Protocol):
             return "closing"
         if self._exchange is not None:
             return "streaming" if self._exchange.stage is Stage.STREAMING else "waiting"
-        return "idle" if self._parser.phase is Phase.BETWEEN else "reading"
+        return "idle" if self._intake.is_between else "reading"
 
     # Called by the loop
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._out = Outgoing(self._transport)
         shell = self._shell
         shell.connections.add(self)
         shell.counts.connections += 1
@@ -101,12 +98,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._end is not End.OPEN:
             return
-        if self._exchange is None and not self._is_write_paused:
-            self._held = data if len(data) <= SLICE_BYTES else memoryview(data)
+        self._intake.add(data)
+        if self._exchange is None and not self._out.is_paused:
             self._advance()
-            return
-        self._held = bytes(self._held) + data
-        if len(self._held) > HELD_INPUT_BYTES:
+        elif self._intake.is_full:
             self._transport.pause_reading()
 
     @override
@@ -119,18 +114,17 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end = End.CLOSED
         self._shell.connections.discard(self)
-        self._count_body(0)
-        self._held = b""
+        self._intake.drop()
         self._lose()
 
     @override
     def pause_writing(self) -> None:
-        self._is_write_paused = True
-        self._progress_at = self._shell.loop.time()
+        self._out.is_paused = True
+        self._out.watch(self._shell.loop.time())
 
     @override
     def resume_writing(self) -> None:
-        self._is_write_paused = False
+        self._out.is_paused = False
         if self._exchange is None and self._end is End.OPEN:
             self._advance()
 
@@ -138,14 +132,12 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Hand bytes to the transport."""
-        self._sent_bytes += len(data)
-        self._transport.write(data)
+        self._out.send(data)
 
     def send_stream(self, data: bytes) -> None:
         """Hand bytes of a stream to the transport, or cut the client if too much of it waits already."""
-        self._sent_bytes += len(data)
-        self._transport.write(data)
-        if self._is_write_paused and self.buffered_bytes > self._settings.max_write_buffer_bytes:
+        self._out.send(data)
+        if self._out.is_paused and self.buffered_bytes > self._settings.max_write_buffer_bytes:
             self._cut_slow_client()
 
     def build_head(self, status: int, content_type: str, framing: str, headers: Pairs) -> bytes:
@@ -161,7 +153,8 @@ class Connection(asyncio.Protocol):
         if not keep_alive or self._shell.is_draining:
             self._half_close()
             return
-        self._deadline = self._shell.loop.time() + self._settings.keep_alive_s
+        self._free_since = self._shell.loop.time()
+        self._deadline = self._free_since + self._settings.keep_alive_s
         if not self._is_advancing:
             self._advance()
 
@@ -181,14 +174,16 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Enforce what is due."""
-        if self._is_write_paused and self._is_stalled(now):
+        is_stuck = self._out.is_paused or (self._end is not End.OPEN and self.buffered_bytes > 0)
+        if not is_stuck:
+            if now >= self._deadline:
+                self._expire()
+        elif self._out.is_stalled(now, stall_s=self._settings.write_stall_s):
             self._cut_slow_client()
-        elif now >= self._deadline:
-            self._expire(now)
 
     def close_if_idle(self) -> None:
         """End an idle connection gently; others end after their answer because the server is draining."""
-        if self._end is End.OPEN and self._exchange is None and self._parser.phase is Phase.BETWEEN:
+        if self._end is End.OPEN and self._exchange is None and self._intake.is_between:
             self._half_close()
 
     def abort(self) -> None:
@@ -200,60 +195,37 @@ class Connection(asyncio.Protocol):
     # Input
 
     def _advance(self) -> None:
-        """Feed held input and start requests until one is pending or nothing is left."""
+        """Start what has come until one request is pending or nothing is left."""
         self._is_advancing = True
-        while self._exchange is None and self._end is End.OPEN and not self._is_write_paused:
-            if self._parser.ready:
-                self._start(self._parser.ready.popleft())
-            elif self._refusal is not None:
-                self._refuse(self._refusal)
-            elif self._held:
-                self._feed_slice()
-            else:
-                self._await_input()
+        for _ in range(_REQUESTS_PER_TICK):
+            if self._exchange is not None or self._end is not End.OPEN or self._out.is_paused:
                 break
+            now = self._shell.loop.time()
+            match self._intake.next(now):
+                case Request() as request:
+                    self._start(request)
+                case RequestRefused() as refusal:
+                    self._refuse(refusal)
+                case None:
+                    self._await_input(now)
+                    break
+        else:
+            self._shell.loop.call_soon(self._advance)
         self._is_advancing = False
-        if len(self._held) <= HELD_INPUT_BYTES:
+        if not self._intake.is_full:
             self._transport.resume_reading()
 
-    def _feed_slice(self) -> None:
-        piece, self._held = self._held[:SLICE_BYTES], self._held[SLICE_BYTES:]
-        try:
-            self._parser.feed(piece, now=self._shell.loop.time())
-        except RequestRefused as refusal:
-            self._refusal = refusal
-            self._held = b""
-        self._count_body(self._parser.body_bytes)
-
-    def _count_body(self, body_bytes: int) -> None:
-        if body_bytes != self._body_bytes:
-            self._shell.unfinished_body_bytes += body_bytes - self._body_bytes
-            self._body_bytes = body_bytes
-            if self._shell.unfinished_body_bytes > self._settings.max_unfinished_body_bytes:
-                self._refusal = RequestRefused(
-                    503, "Too many large requests at once; try again later."
-                )
-
-    def _await_input(self) -> None:
-        parser, settings = self._parser, self._settings
-        if parser.phase is Phase.HEAD:
-            self._deadline = parser.began_at + settings.head_timeout_s
-            self._body_began_at = 0.0
-        elif parser.phase is Phase.BODY:
-            now = self._shell.loop.time()
-            self._body_began_at = self._body_began_at or now
-            self._deadline = min(
-                now + settings.body_idle_s, self._body_began_at + settings.body_total_s
-            )
-            if parser.is_continue_due:
-                parser.is_continue_due = False
+    def _await_input(self, now: float) -> None:
+        deadline = self._intake.deadline(now, free_since=self._free_since)
+        if deadline is not None:
+            self._deadline = deadline
+            if self._intake.take_continue_due():
                 self.send(CONTINUE)
 
     def _start(self, request: Request) -> None:
         shell = self._shell
         shell.counts.requests += 1
         self._deadline = _NEVER
-        self._body_began_at = 0.0
         exchange = self._exchange = Exchange(self, request)
         try:
             shell.handler(exchange)
@@ -318,30 +290,20 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _wind_up(self) -> None:
-        self._held = b""
-        self._progress_at = self._shell.loop.time()
-        self._deadline = self._progress_at + self._settings.linger_s
+        self._intake.drop()
+        now = self._shell.loop.time()
+        self._out.watch(now)
+        self._deadline = now + self._settings.linger_s
 
-    def _expire(self, now: float) -> None:
-        if self._end is End.OPEN:
-            if self._parser.phase is Phase.BETWEEN:
-                self._half_close()
-            else:
-                self._refuse(RequestRefused(408, "The request took too long to arrive."))
-        elif self.buffered_bytes:
-            if self._is_stalled(now):
-                self._cut_slow_client()
-        elif self._end is End.HALF_CLOSED:
+    def _expire(self) -> None:
+        if self._end is End.HALF_CLOSED:
             self._close()
-        else:
+        elif self._end is End.CLOSED:
             self.abort()
-
-    def _is_stalled(self, now: float) -> bool:
-        """Whether the client took nothing for `write_stall_s`; notes progress."""
-        acked_bytes = self._sent_bytes - self.buffered_bytes
-        if acked_bytes != self._acked_bytes:
-            self._acked_bytes, self._progress_at = acked_bytes, now
-        return now - self._progress_at >= self._settings.write_stall_s
+        elif self._intake.is_between:
+            self._half_close()
+        else:
+            self._refuse(RequestRefused(408, "The request took too long to arrive."))
 
     def _report(self, message: str, error: Exception) -> None:
         self._shell.counts.handler_errors += 1

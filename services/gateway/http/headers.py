@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from typing_extensions import override
 
@@ -21,37 +21,36 @@ class Headers:
 
     __slots__ = ("_fields",)
 
-    def __init__(self) -> None:
-        self._fields: dict[bytes, bytes] = {}
-
-    def add(self, name: bytes, value: bytes) -> None:
-        """Add a field as it came off the wire; raise `DuplicateHeader`."""
-        name = name.lower()
-        present = self._fields.get(name)
-        if present is None:
-            self._fields[name] = value.rstrip(b" \t")
-            return
-        if name in SINGLE:
-            raise DuplicateHeader(name.decode("ascii"))
-        joint = b"; " if name == b"cookie" else b", "
-        self._fields[name] = present + joint + value.rstrip(b" \t")
+    def __init__(self, lines: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Take fields as they came off the wire; raise `DuplicateHeader`."""
+        fields: dict[bytes, bytes] = {}
+        for name, value in lines:
+            key = name.lower()
+            fields[key] = _joined(key, fields[key], value) if key in fields else value
+        self._fields = fields
 
     def raw(self, name: bytes) -> bytes | None:
         """Return a value by its lower-case name, undecoded."""
-        return self._fields.get(name)
+        value = self._fields.get(name)
+        # llhttp leaves the whitespace behind a value.
+        return None if value is None else value.rstrip(b" \t")
 
     def get(self, name: str) -> str | None:
         """Return a value, decoded as Latin-1 (which no byte can fail), or None."""
-        value = self._fields.get(name.lower().encode("latin-1", "replace"))
+        value = self.raw(name.lower().encode("latin-1", "replace"))
         return None if value is None else value.decode("latin-1")
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Yield lower-case names and values in order of arrival."""
-        return ((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._fields.items())
-
-    def __len__(self) -> int:
-        return len(self._fields)
+        for name, value in self._fields.items():
+            yield name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")
 
     @override
     def __repr__(self) -> str:
         return f"Headers({', '.join(name.decode('latin-1') for name in self._fields)})"
+
+
+def _joined(name: bytes, present: bytes, value: bytes) -> bytes:
+    if name in SINGLE:
+        raise DuplicateHeader(name.decode("ascii"))
+    return present.rstrip(b" \t") + (b"; " if name == b"cookie" else b", ") + value

@@ -73,9 +73,7 @@ class RequestParser:
         self._is_replaying = False
         self._is_upgrade = False
         self._target = b""
-        self._headers = Headers()
-        self._head_bytes = 0
-        self._header_lines = 0
+        self._lines: list[tuple[bytes, bytes]] = []
         self._fed_bytes = 0
         """Since the message, the last chunk or the last piece of body began."""
         self._request: Request | None = None
@@ -104,6 +102,10 @@ class RequestParser:
         if self.phase is not Phase.BETWEEN:
             self._bound_unfinished_field(len(data))
 
+    def drop_body(self) -> None:
+        """Free what was held; nothing may be fed after."""
+        self._body = b""
+
     def _bound_unfinished_field(self, fed_bytes: int) -> None:
         """Bound a single endless field, trailer or chunk extension: llhttp's binding shows a field only once it is whole."""
         self._fed_bytes += fed_bytes
@@ -116,9 +118,10 @@ class RequestParser:
         llhttp skips the body then, but common clients (Java's among them) send an ordinary body and expect an ordinary answer.
         So a new parser is told in a head of our own how long the body is, and takes over.
         """
+        assert self._request is not None
         framing = b""
         for name in (b"content-length", b"transfer-encoding"):
-            value = self._headers.raw(name)
+            value = self._request.headers.raw(name)
             if value is not None:
                 framing = name + b": " + value + b"\r\n"
         self._is_upgrade = False
@@ -136,8 +139,8 @@ class RequestParser:
         self.phase = Phase.HEAD
         self.began_at = self._now
         self._target = b""
-        self._headers = Headers()
-        self._head_bytes = self._header_lines = self._fed_bytes = 0
+        self._lines = []
+        self._fed_bytes = 0
         self._body = b""
 
     def on_url(self, piece: bytes) -> None:
@@ -151,25 +154,15 @@ class RequestParser:
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field; after the body it is a trailer, which nothing here has a use for."""
-        self._head_bytes += len(name) + len(value) + _FIELD_OVERHEAD_BYTES
-        if self._head_bytes > self._settings.max_head_bytes:
-            raise self._head_too_large()
-        self._header_lines += 1
-        if self._header_lines > self._settings.max_headers:
-            raise RequestRefused(431, f"More than {self._settings.max_headers} header fields.")
-        if self.phase is not Phase.HEAD or self._is_replaying:
-            return
-        try:
-            self._headers.add(name, value)
-        except DuplicateHeader as error:
-            raise RequestRefused(400, f"The header field {error} came twice.") from None
+        """One field; after the head it is a trailer, which nothing here has a use for. Called most often, so it only keeps."""
+        if self.phase is Phase.HEAD:
+            self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: judge it before any of the body is kept."""
         if self._is_replaying:
             return
-        llhttp, headers = self._llhttp, self._headers
+        llhttp, headers = self._llhttp, self._take_headers()
         version = llhttp.get_http_version()
         if version not in ("1.1", "1.0"):
             raise RequestRefused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1.")
@@ -183,6 +176,9 @@ class RequestParser:
         is_http10 = version == "1.0"
         if not is_http10 and headers.raw(b"host") is None:
             raise RequestRefused(400, "The header field host is missing.")
+        self._judge_body(headers, is_http10=is_http10)
+        self._is_upgrade = llhttp.should_upgrade()
+        self.phase = Phase.BODY
         self._request = Request(
             method=method,
             path=path,
@@ -192,12 +188,22 @@ class RequestParser:
             keep_alive=llhttp.should_keep_alive(),
             is_http10=is_http10,
         )
-        self._is_upgrade = llhttp.should_upgrade()
-        self._judge_body(is_http10=is_http10)
-        self.phase = Phase.BODY
 
-    def _judge_body(self, *, is_http10: bool) -> None:
-        headers = self._headers
+    def _take_headers(self) -> Headers:
+        settings, lines = self._settings, self._lines
+        if len(lines) > settings.max_headers:
+            raise RequestRefused(431, f"More than {settings.max_headers} header fields.")
+        size_bytes = sum([len(name) + len(value) for name, value in lines])
+        if size_bytes + len(lines) * _FIELD_OVERHEAD_BYTES > settings.max_head_bytes:
+            raise self._head_too_large()
+        try:
+            headers = Headers(lines)
+        except DuplicateHeader as error:
+            raise RequestRefused(400, f"The header field {error} came twice.") from None
+        self._lines = []
+        return headers
+
+    def _judge_body(self, headers: Headers, *, is_http10: bool) -> None:
         length = headers.raw(b"content-length")
         if length is not None and int(length) > self._settings.max_body_bytes:
             raise self._body_too_large()

@@ -11,10 +11,7 @@ from services.gateway.http.heads import BadHeader, Heads, chunk, connection_line
 
 
 def headers_of(*pairs: tuple[bytes, bytes]) -> Headers:
-    headers = Headers()
-    for name, value in pairs:
-        headers.add(name, value)
-    return headers
+    return Headers(pairs)
 
 
 def test_name_is_found_in_any_case():

@@ -1,0 +1,115 @@
+"""Any bytes, cut and timed in any way, leave the HTTP server whole.
+
+Nothing escapes into the loop, nothing leaks, and the next client is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.gateway.http.exchange import Exchange
+from tests.support.http_shell import LOOPS, Served, run_on, served, until
+
+TOKENS = (
+    *(
+        b"GET / HTTP/1.1\r\n",
+        b"GET /later HTTP/1.1\r\n",
+        b"POST /stream HTTP/1.1\r\n",
+        b"POST / HTTP/1.0\r\n",
+    ),
+    *(
+        b"HEAD /stream HTTP/1.1\r\n",
+        b"OPTIONS * HTTP/1.1\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n",
+        b"Host: a\r\n",
+        b"Host:\r\n",
+    ),
+    *(
+        b"Content-Length: 3\r\n",
+        b"Content-Length: 99999999\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Expect: 100-continue\r\n",
+    ),
+    *(
+        b"Connection: close\r\n",
+        b"Connection: upgrade\r\nUpgrade: h2c\r\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b" ",
+        b":",
+    ),
+    *(b"abc", b"3\r\nabc\r\n", b"0\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"GET", b"HTTP/1.1", b"%"),
+    *(
+        b"GET /good HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /good HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+    ),
+    *(b"x" * 5000, b"A: " + b"x" * 70_000),
+)
+PIECES = st.one_of(st.sampled_from(TOKENS), st.binary(max_size=40))
+CLIENTS = st.lists(
+    st.tuples(
+        st.lists(PIECES, max_size=8),
+        st.sampled_from(["close", "reset", "half_close", "stay"]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def handle(exchange: Exchange) -> None:
+    """Answer at once, later, or as a stream."""
+    loop = asyncio.get_running_loop()
+    if exchange.path == "/later":
+        loop.call_later(0.002, exchange.respond, 200, b"later")
+    elif exchange.path == "/stream":
+        exchange.start_stream()
+        exchange.write(b"one")
+        loop.call_later(0.002, exchange.write, b"two")
+        loop.call_later(0.003, exchange.end if exchange.body else exchange.abort)
+    else:
+        exchange.respond(200, exchange.body)
+
+
+async def one_client(it: Served, pieces: list[bytes], ending: str, is_cut: bool) -> None:
+    """Send the pieces, at once or one by one, and end."""
+    wire = await it.wire()
+    with suppress(ConnectionError):
+        for piece in pieces if is_cut else [b"".join(pieces)]:
+            wire.send(piece)
+            await asyncio.sleep(0)
+        if ending != "stay":
+            getattr(wire, ending)()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@settings(max_examples=40)
+@given(clients=CLIENTS)
+def test_any_clients_are_survived(loop, clients):
+    async def scenario():
+        async with served(
+            handle,
+            max_body_bytes=20_000,
+            head_timeout_s=0.1,
+            body_idle_s=0.1,
+            keep_alive_s=0.1,
+            linger_s=0.05,
+        ) as it:
+            async with asyncio.TaskGroup() as group:
+                for pieces, ending, is_cut in clients:
+                    group.create_task(one_client(it, pieces, ending, is_cut))
+            good = await it.wire()
+            good.post("/good", b"still here")
+            assert b"still here" == (await good.answer()).body
+            await until(lambda: not it.server.stages())
+            assert 0 == it.shell.unfinished_body_bytes
+
+    run_on(loop, scenario)
