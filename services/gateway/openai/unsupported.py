@@ -69,7 +69,10 @@ def refuse_unsupported(body: msgspec.Struct, table: dict[str, Unsupported]) -> N
 def _is_harmless(raw: Raw, entry: Unsupported) -> bool:
     if len(bytes(raw)) > MAX_HARMLESS_BYTES:
         return False
-    value = msgspec.json.decode(raw)
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError:  # skipped unread until now: broken UTF-8, a number out of range
+        return False
     # The type as well, since 0 == False.
     return value is None or any(
         type(value) is type(fine) and value == fine for fine in entry.harmless

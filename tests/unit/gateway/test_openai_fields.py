@@ -11,9 +11,9 @@ from openai.types.chat import completion_create_params as chat_params
 
 from services.gateway.call import ApiError
 from services.gateway.openai import unsupported
-from services.gateway.openai.chat import ChatBody
+from services.gateway.openai.chat import ChatBody, parse_chat
 from services.gateway.openai.completion import CompletionBody
-from tests.support.openai_calls import chat, completion
+from tests.support.openai_calls import LIMITS, SEED, chat, chat_body, completion
 
 LABELS = {"prompt_cache_key", "safety_identifier"}
 """No effect on the answer, whatever their value."""
@@ -100,6 +100,27 @@ def test_a_harmless_value_changes_nothing(name, value):
 )
 def test_a_harmless_value_of_a_completion_changes_nothing(name, value):
     assert completion() == completion(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'"\xff"',
+        b'"\\ud800"',
+        b"1e999",
+        b"NaN",
+        b"[" * 9,
+        b"[" * 10_000 + b"]" * 10_000,
+        b'{"a":1,"a":2}',
+    ],
+)
+def test_what_is_no_json_is_refused_in_an_unsupported_field_too(value):
+    body = chat_body(store="here").replace(b'"here"', value)
+
+    with pytest.raises(ApiError) as caught:
+        parse_chat(body, LIMITS, seed=SEED)
+
+    assert caught.value.status == 400
 
 
 def test_zero_is_not_false():
