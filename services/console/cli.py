@@ -234,6 +234,12 @@ def _key(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--file", required=True, help="file of keys; made where there is none")
 
 
+def _bus_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address that the server listens on")
+    parser.add_argument("--nats", required=True, metavar="FOLDER", help="where nats.conf goes; the server sees it as /bus")
+    parser.add_argument("--secret", action="append", default=[], metavar="SERVICE=FOLDER", help="where a service's password goes")
+
+
 Declare = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[str, Declare]] = {
     "up": ("start a platform on this machine and serve until Ctrl-C", _up),
@@ -242,6 +248,7 @@ COMMANDS: dict[str, tuple[str, Declare]] = {
     "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
     "model": ("fetch and list models", _model),
     "key": ("make API keys", _key),
+    "bus-config": ("write NATS configuration and passwords for containers", _bus_config),
 }
 
 

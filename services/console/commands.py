@@ -112,6 +112,13 @@ def _key(options: argparse.Namespace, _: ConsoleSettings) -> int:
     return 0
 
 
+def _bus_config(options: argparse.Namespace, _: ConsoleSettings) -> int:
+    from services.console import bus_config  # noqa: PLC0415
+
+    bus_config.write(Path(options.nats), bus_config.parse_folders(options.secret), host=options.host)
+    return 0
+
+
 COMMANDS: dict[str, Command] = {
     "up": _up,
     "chat": _chat,
@@ -119,4 +126,5 @@ COMMANDS: dict[str, Command] = {
     "status": _status,
     "model": _model,
     "key": _key,
+    "bus-config": _bus_config,
 }

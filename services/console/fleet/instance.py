@@ -61,11 +61,11 @@ class Instance:
         options = ServerOptions(
             port=port, store_dir=str(self.folder / "jetstream"), passwords=passwords
         )
-        _write_private(self._nats_conf, render(options))
+        write_private(self._nats_conf, render(options))
         files = {service: self.folder / f"{service}.password" for service in SERVICES}
         for service, file in files.items():
-            _write_private(file, passwords[service])
-        _write_private(
+            write_private(file, passwords[service])
+        write_private(
             self.folder / "bus.json",
             msgspec.json.encode({"url": f"nats://127.0.0.1:{port}"}).decode(),
         )
@@ -100,7 +100,8 @@ def bus_of(folder: Path) -> BusAddress:
     return BusAddress(url=str(url), password=password)
 
 
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.chmod(0o600)
+def write_private(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file that only its owner can read, or whoever `mode` says. Raises `OSError`."""
+    path.touch(mode=mode)
+    path.chmod(mode)
     path.write_text(text)
