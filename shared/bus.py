@@ -50,7 +50,8 @@ class Bus(Protocol):
     ) -> Subscription:
         """Receive messages of a type; `keys` fix fields of the subject, the others match anything.
 
-        Interest is active at the server on return. Order holds within one subscription, not across two. Raises `BusClosed`.
+        Interest is active at the server on return. Order holds within one subscription, not across two.
+        Raises `BusClosed`, and `RequestTimeout` where the server does not answer.
         """
         ...
 

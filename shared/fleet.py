@@ -1,6 +1,6 @@
-"""The fleet as one process sees it from heartbeats: who is there, who went silent, who hangs. Pure: values in, values out, time as data.
+"""The fleet as one process sees it from heartbeats: who is there and who went silent. Pure: values in, values out, time as data.
 
-A restarted process has a new id, so the old one simply goes silent. Used by gateways, engines and the console alike.
+A restarted process has a new id, so the old one simply goes silent. Cannot tell a hung process: that one still beats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from shared.messages import (
     ENGINE_GONE_S,
     GATEWAY_GONE_S,
     EngineHeartbeat,
-    EngineState,
     GatewayHeartbeat,
 )
 
@@ -22,8 +21,6 @@ B = TypeVar("B", EngineHeartbeat, GatewayHeartbeat)
 
 FORGET_S = 60.0
 """How long a silent one is remembered: a beat that was sent before its death and comes late must not bring it back."""
-HUNG_S = 30.0
-"""Age of a running step at which an engine counts as hung; the longest honest step (a large prefill on a CPU) takes a few seconds."""
 
 
 class Seen(msgspec.Struct, Generic[B], frozen=True):
@@ -64,10 +61,6 @@ class Roster(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
             key: one.beat for key, one in self.seen.items() if now_s - one.heard_s < self.gone_s
         }
 
-    def gone(self, *, now_s: float) -> tuple[str, ...]:
-        """Return the ids of those that went silent and are still remembered."""
-        return tuple(key for key, one in self.seen.items() if now_s - one.heard_s >= self.gone_s)
-
     def _with(self, seen: Mapping[str, Seen[B]]) -> Roster[B]:
         return Roster(gone_s=self.gone_s, seen=seen)
 
@@ -85,20 +78,3 @@ def gateways() -> Roster[GatewayHeartbeat]:
 def sender_of(beat: EngineHeartbeat | GatewayHeartbeat) -> str:
     """Return the id of the process that sent a beat."""
     return beat.engine if isinstance(beat, EngineHeartbeat) else beat.gateway
-
-
-def is_hung(seen: Seen[EngineHeartbeat], *, now_s: float, limit_s: float = HUNG_S) -> bool:
-    """Return whether the engine has had work and made no step for too long, the time since its beat included."""
-    age_s = seen.beat.step_age_s
-    return age_s > 0 and age_s + (now_s - seen.heard_s) >= limit_s
-
-
-def serving(roster: Roster[EngineHeartbeat], *, now_s: float) -> dict[str, EngineHeartbeat]:
-    """Return the engines that may get work: alive, ready, not hung."""
-    return {
-        key: one.beat
-        for key, one in roster.seen.items()
-        if now_s - one.heard_s < roster.gone_s
-        and one.beat.state is EngineState.READY
-        and not is_hung(one, now_s=now_s)
-    }

@@ -32,7 +32,12 @@ PING_LIMIT_S = 60.0
 ROUND_TRIPS = 2
 RETRY_S = 0.2
 MAX_BACK_OFF_S = 2.0
+CONFIRM_S = 10.0
 CLOSE_S = 1.0
+
+
+TROUBLE = (errors.Error, OSError, RuntimeError)
+"""What the client's calls raise while a connection breaks; RuntimeError is uvloop's for a closed transport."""
 
 
 class Frame(NamedTuple):
@@ -129,13 +134,24 @@ class NatsWire:
                 pending_msgs_limit=messages,
                 pending_bytes_limit=size,
             )
-        except errors.ConnectionClosedError as error:
-            raise BusClosed("the bus is closed") from error
-        if self.client.is_connected:
-            await self._round_trips()
+        except TROUBLE as error:
+            raise BusClosed(f"cannot subscribe: {error}") from error
         listening = _Listening(subscription, self._listening)
         self._listening.add(listening)
+        if self.client.is_connected:
+            await self._confirm(listening)
         return listening
+
+    async def _confirm(self, listening: _Listening) -> None:
+        """Return when the server knows of the interest; give the interest up where it does not answer."""
+        try:
+            async with asyncio.timeout(CONFIRM_S):
+                await self._round_trips()
+        except TimeoutError:
+            await listening.close()
+            raise RequestTimeout(
+                f"the NATS server confirmed no subscription within {CONFIRM_S:g} s"
+            ) from None
 
     def new_inbox(self) -> str:
         """See `Wire.new_inbox`."""
@@ -264,7 +280,7 @@ class NatsWire:
             publishing.send(None)
         except StopIteration:
             return
-        except (errors.Error, OSError) as error:
+        except TROUBLE as error:
             self.counts.unsent += 1
             self._tell(error)
         else:
@@ -301,7 +317,7 @@ class NatsWire:
     async def _pong(self) -> bool:
         try:
             await self.client.flush(timeout=PING_LIMIT_S)  # type: ignore[arg-type] # int by its hint only
-        except (errors.Error, OSError):
+        except TROUBLE:
             return False
         return True
 
@@ -311,7 +327,7 @@ async def end(client: Client) -> bool:
     try:
         async with asyncio.timeout(CLOSE_S):
             await client.close()
-    except (TimeoutError, OSError, errors.Error):
+    except TROUBLE:  # a TimeoutError is an OSError
         _abort(client)
         return False
     return True
@@ -334,12 +350,12 @@ class _Listening:
     async def close(self) -> None:
         """See `Listening.close`."""
         self._all.discard(self)
-        with suppress(errors.Error):  # closed before, or the client is
+        with suppress(*TROUBLE):  # closed before, or the client is
             await self._subscription.unsubscribe()
 
     async def drain(self) -> None:
         """See `Listening.drain`."""
-        with suppress(errors.Error):
+        with suppress(*TROUBLE):
             await self._subscription.drain()  # type: ignore[no-untyped-call] # nats-py's gap
             self._all.discard(self)
 

@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 from typing_extensions import override
@@ -122,7 +122,8 @@ def load(
         k: v for k, v in (os.environ if env is None else env).items() if k.startswith(prefix)
     }
     options = dict(_options(argv, leaves))
-    chosen = options.pop(CONFIG, None) or variables.pop(prefix + CONFIG.upper(), None)
+    by_variable = variables.pop(prefix + CONFIG.upper(), None)
+    chosen = options.pop(CONFIG, by_variable)
     file = Path(chosen) if chosen else file
     tree: dict[str, Any] = {}
     if file is not None:
@@ -137,19 +138,47 @@ def load(
     for name, text in options.items():
         leaf = by_option[name]
         _put(tree, leaf, _parse(leaf, text, f"command line, --{name}"))
-    try:
-        return msgspec.convert(tree, kind, dec_hook=_hook)
-    except msgspec.ValidationError as error:
-        raise UserError(f"settings: {error}") from error
+    return _build(kind, tree, base=None, path=())
 
 
 def _leaves(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[_Leaf]:
     for field in msgspec.structs.fields(kind):
-        here = (*path, field.encode_name)
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+        here = (*path, field.name)
+        if _is_group(field.type):
             yield from _leaves(field.type, here)
         else:
             yield _Leaf(here, field.type)
+
+
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _build(kind: type[S], tree: dict[str, Any], *, base: S | None, path: tuple[str, ...]) -> S:
+    """Return the struct of checked values; what is not given is taken from `base`, else from the type's defaults."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        here = (*path, field.name)
+        default = _default(field) if base is None else getattr(base, field.name)
+        if _is_group(field.type):
+            group = None if default is msgspec.NODEFAULT else default
+            values[field.name] = _build(field.type, tree.get(field.name, {}), base=group, path=here)
+        else:
+            values[field.name] = tree.get(field.name, default)
+        if values[field.name] is msgspec.NODEFAULT:
+            raise UserError(
+                f"the setting {'.'.join(here)} has no value and no default", hint="set it"
+            )
+    try:
+        return kind(**values)
+    except (ValueError, TypeError) as error:  # from the struct's own checks
+        raise UserError(f"settings{' of ' if path else ''}{'.'.join(path)}: {error}") from error
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
 
 
 def _with_files(leaves: Iterator[_Leaf]) -> list[_Leaf]:
@@ -207,13 +236,17 @@ def _merge_file(tree: dict[str, Any], file: Path, leaves: list[_Leaf]) -> None:
 
 
 def _parse(leaf: _Leaf, text: str, source: str) -> Any:
-    """Return the value that a text stands for: JSON for tables and lists, else the plain text."""
-    if leaf.type is not str and leaf.type is not Secret and text[:1] in "[{" and text:
-        try:
-            return _convert(leaf, msgspec.json.decode(text), source, strict=True)
-        except msgspec.DecodeError as error:
-            raise UserError(f"{source}: {text!r} is no JSON: {error}") from error
-    return _convert(leaf, text, source, strict=False)
+    """Return the value that a text stands for. Lists and tables are JSON; a list may also be words with commas between them."""
+    kind = get_origin(leaf.type) or leaf.type
+    if kind not in (list, tuple, dict, set, frozenset):
+        return _convert(leaf, text, source, strict=False)
+    if kind is not dict and not text.startswith("["):
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        return _convert(leaf, words, source, strict=False)
+    try:
+        return _convert(leaf, msgspec.json.decode(text), source, strict=True)
+    except msgspec.DecodeError as error:
+        raise UserError(f"{source}: {text!r} is no JSON: {error}") from error
 
 
 def _convert(leaf: _Leaf, value: Any, source: str, *, strict: bool) -> Any:

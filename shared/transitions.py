@@ -40,10 +40,6 @@ class Transitions(Generic[S, E]):
             raise IllegalTransition(self._name, state, event)
         return target
 
-    def allows(self, state: S, event: E) -> bool:
-        """Return whether the event has a cell in this state."""
-        return event in self._rows[state]
-
     def is_terminal(self, state: S) -> bool:
         """Return whether no event leads out of the state."""
         return not self._rows[state]

@@ -53,6 +53,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in virtual time. Raises `DeadlockError` where it would wait for ever."""
+    """Run a coroutine to its end in virtual time. Raises `DeadlockError`, with the waiting tasks, where it would wait for ever."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(main)
+        except DeadlockError as error:
+            loop = runner.get_loop()
+            waiting = asyncio.all_tasks(loop)
+            told = DeadlockError(f"{error}; waiting: {sorted(map(repr, waiting))}")
+            for task in waiting:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(waiting))
+            raise told from None

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import uvloop
+
 from shared.membus import MemoryBus, MemoryHub
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings
@@ -62,7 +64,7 @@ class MemoryWorld(_Base):
 
 
 class NatsWorld(_Base):
-    """A real server, shared or not."""
+    """A real server, shared or not, on the loop that services run on."""
 
     def __init__(self, url: str, **settings: object) -> None:
         super().__init__()
@@ -76,7 +78,8 @@ class NatsWorld(_Base):
 
     def run(self, scenario: Scenario) -> None:
         """See `World.run`."""
-        asyncio.run(self._main(scenario))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._main(scenario))
 
 
 async def until(is_so: Callable[[], object], *, timeout_s: float = 5.0) -> None:
