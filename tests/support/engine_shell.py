@@ -12,6 +12,7 @@ from services.engine.adapters.fake import FakeEngine
 from services.engine.ports import InferenceEngine
 from services.engine.service import EngineService
 from services.engine.settings import EngineSettings, FakeSettings
+from shared.bus import Bus
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo
 from shared.membus import MemoryBus, MemoryHub
 from shared.messages import (
@@ -38,9 +39,10 @@ FAST = FakeSettings(step_s=0.01, prefill_tokens_per_s=1e6)
 class PretendGateway:
     """Sends what a gateway sends and keeps what it gets."""
 
-    def __init__(self, name: str, bus: MemoryBus) -> None:
+    def __init__(self, name: str, bus: Bus, engine: EngineId = ENGINE) -> None:
         self.name = GatewayId(name)
         self.bus = bus
+        self.engine = engine
         self.batches: list[TokenBatch] = []
         self.is_beating = True
         self._numbers = itertools.count(1)
@@ -62,7 +64,7 @@ class PretendGateway:
         """Return a submit; by default of the next stream number, for 10 tokens."""
         wanted = {"max_tokens": 10, "ignore_eos": True, "seed": 1} | sampling
         return Submit(
-            engine=ENGINE,
+            engine=self.engine,
             gateway=self.name,
             stream=StreamNo(stream or next(self._numbers)),
             request=RequestId("chatcmpl-x"),
@@ -86,11 +88,11 @@ class PretendGateway:
 
     def cancel(self, stream: StreamNo) -> None:
         """Give a stream up."""
-        self.bus.publish(Cancel(engine=ENGINE, gateway=self.name, stream=stream))
+        self.bus.publish(Cancel(engine=self.engine, gateway=self.name, stream=stream))
 
     async def resend(self, stream: StreamNo, from_seq: int = 0) -> Resent:
         """Ask for deltas again."""
-        question = Resend(engine=ENGINE, gateway=self.name, stream=stream, from_seq=from_seq)
+        question = Resend(engine=self.engine, gateway=self.name, stream=stream, from_seq=from_seq)
         answer = await self.bus.request(question, timeout_s=30.0)
         assert isinstance(answer, Resent)
         return answer

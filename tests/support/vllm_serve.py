@@ -59,7 +59,7 @@ class VllmServe:
         deadline_s = time.monotonic() + START_S
         while time.monotonic() < deadline_s:
             if self._process.poll() is not None:
-                raise RuntimeError(f"vllm serve ended:\n{self.log}")
+                raise RuntimeError(f"vllm serve ended with {self._process.returncode}:\n{self.log}")
             with suppress(OSError, urllib.error.URLError):
                 urllib.request.urlopen(f"{self.url}/models", timeout=2).close()  # noqa: S310 - loopback
                 return
@@ -95,17 +95,16 @@ class VllmServe:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "HF_HUB_OFFLINE": "1",
         }
 
     def _metadata(self) -> Path:
-        """Return a folder with the metadata that the CPU build lacks."""
-        folder = self._folder / "metadata"
-        info = folder / f"vllm-{version('vllm-cpu')}.dist-info"
+        """Return a folder with the metadata that the CPU build lacks; vLLM takes its platform from the version's suffix."""
+        folder, full = self._folder / "metadata", f"{version('vllm-cpu')}+cpu"
+        info = folder / f"vllm-{full}.dist-info"
         info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}\n"
-        )
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {full}\n")
         return folder
 
 
