@@ -53,7 +53,8 @@ TOKENS = (
     ),
     *(b"x" * 5000, b"A: " + b"x" * 70_000),
 )
-PIECES = st.one_of(st.sampled_from(TOKENS), st.binary(max_size=40))
+PIECES = st.one_of(st.integers(0, len(TOKENS) - 1), st.binary(max_size=40))
+"""A token's number instead of the token: a report stays readable."""
 CLIENTS = st.lists(
     st.tuples(
         st.lists(PIECES, max_size=8),
@@ -79,15 +80,28 @@ def handle(exchange: Exchange) -> None:
         exchange.respond(200, exchange.body)
 
 
-async def one_client(it: Served, pieces: list[bytes], ending: str, is_cut: bool) -> None:
+async def one_client(it: Served, pieces: list[bytes | int], ending: str, is_cut: bool) -> None:
     """Send the pieces, at once or one by one, and end."""
+    parts = [TOKENS[piece] if isinstance(piece, int) else piece for piece in pieces]
     wire = await it.wire()
     with suppress(ConnectionError):
-        for piece in pieces if is_cut else [b"".join(pieces)]:
-            wire.send(piece)
+        for part in parts if is_cut else [b"".join(parts)]:
+            wire.send(part)
             await asyncio.sleep(0)
         if ending != "stay":
             getattr(wire, ending)()
+
+
+async def good_client(it: Served) -> bool:
+    """Whether an ordinary request is answered; tried again where a busy machine let the short timeouts pass."""
+    for _ in range(5):
+        wire = await it.wire()
+        wire.post("/good", b"still here")
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            answer = await wire.answer()
+            if answer.status != 408:
+                return answer.body == b"still here"
+    return False
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -106,9 +120,7 @@ def test_any_clients_are_survived(loop, clients):
             async with asyncio.TaskGroup() as group:
                 for pieces, ending, is_cut in clients:
                     group.create_task(one_client(it, pieces, ending, is_cut))
-            good = await it.wire()
-            good.post("/good", b"still here")
-            assert b"still here" == (await good.answer()).body
+            assert await good_client(it)
             await until(lambda: not it.server.stages())
             assert 0 == it.shell.unfinished_body_bytes
 
