@@ -144,7 +144,7 @@ def _options(settings: NatsSettings) -> dict[str, Any]:
         "user": settings.user or None,
         "password": settings.password.reveal() or None,
         "token": settings.token.reveal() or None,
-        "user_credentials": settings.creds_file or None,
+        "user_credentials": _creds(settings.creds_file),
     }
     tls = _tls(settings)
     if tls is not None:
@@ -164,6 +164,22 @@ def _checked_url(url: str) -> str:
             hint="set nats.url to something like nats://127.0.0.1:4222",
         )
     return url
+
+
+def _creds(file: str) -> str | None:
+    """Return the credentials file, looked into: nats-py would read it while connecting and fail there in its own words."""
+    if not file:
+        return None
+    try:
+        text = Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the NATS credentials in {file}: {error}") from error
+    if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:
+        raise UserError(
+            f"{file} is no NATS credentials file",
+            hint="check nats.creds_file; `nsc generate creds` makes one",
+        )
+    return file
 
 
 def _tls(settings: NatsSettings) -> ssl.SSLContext | None:
