@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from nats.aio.client import Client
 
 from shared.acl import SERVICES, inbox_prefix
-from shared.errors import UserError
+from shared.errors import BusError, UserError
 from shared.natswire import CLIENT_BUFFER_BYTES, RETRY_S, NatsWire, end
 from shared.settings import NatsSettings
 from shared.typedbus import TypedBus
@@ -56,7 +56,11 @@ class NatsBus(TypedBus):
         await _Start(client, wire, settings, name).run()
         bus = cls(wire, group=group, name=settings.user or label)
         wire.start()
-        await bus.open()
+        try:
+            await bus.open()
+        except BusError as error:
+            await wire.close()
+            raise UserError(f"the NATS server let us in and went away: {error}") from error
         return bus
 
 
@@ -68,6 +72,8 @@ class _Start:
         self._wire = wire
         self._settings = settings
         self._name = name
+        self._where = _without_password(settings.url)
+        """The address without a password that may stand in it."""
         self._last_error: Exception | None = None
         self._started = False
 
@@ -100,7 +106,7 @@ class _Start:
             size = self._client.max_payload
             await end(self._client)
             raise UserError(
-                f"the NATS server at {settings.url} takes {size} bytes a message; Headrace needs {MIN_PAYLOAD_BYTES}",
+                f"the NATS server at {self._where} takes {size} bytes a message; Headrace needs {MIN_PAYLOAD_BYTES}",
                 hint="raise max_payload in the server's configuration (1MB is its default)",
             )
 
@@ -112,19 +118,19 @@ class _Start:
         reason = str(error).lower()
         if "authorization" in reason or "authentication" in reason:
             raise UserError(
-                f"the NATS server at {self._settings.url} refuses user {self._settings.user or '(none)'!r}",
+                f"the NATS server at {self._where} refuses user {self._settings.user or '(none)'!r}",
                 hint="check nats.user and nats.password (or nats.password_file)",
             ) from error
         if isinstance(error, ssl.SSLError):
             raise UserError(
-                f"no TLS with the NATS server at {self._settings.url}: {error.reason or error}",
+                f"no TLS with the NATS server at {self._where}: {error.reason or error}",
                 hint="check nats.tls_ca, nats.tls_cert and nats.tls_key",
             ) from error
 
     def _no_server(self) -> UserError:
         why = f" ({self._last_error})" if self._last_error and str(self._last_error) else ""
         return UserError(
-            f"no NATS server at {self._settings.url} within {self._settings.connect_timeout_s:g} s{why}",
+            f"no NATS server at {self._where} within {self._settings.connect_timeout_s:g} s{why}",
             hint="start one, or set nats.url",
         )
 
@@ -160,10 +166,14 @@ def _checked_url(url: str) -> str:
         known = False
     if not known:
         raise UserError(
-            f"{url!r} is no NATS address",
+            f"{_without_password(url)!r} is no NATS address",
             hint="set nats.url to something like nats://127.0.0.1:4222",
         )
     return url
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", url)
 
 
 def _creds(file: str) -> str | None:

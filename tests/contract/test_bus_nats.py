@@ -297,6 +297,17 @@ def test_no_server_at_start_is_told_within_the_timeout():
     assert time.monotonic() - start_s < 5
 
 
+def test_a_password_in_the_address_is_not_shown():
+    url = f"nats://gateway:hush@127.0.0.1:{free_port()}"
+
+    with pytest.raises(UserError, match="no NATS server at nats://127") as refusal:
+        start(NatsSettings(url=url, connect_timeout_s=0.3))
+    assert "hush" not in str(refusal.value)
+    with pytest.raises(UserError, match="is no NATS address") as refusal:
+        start(NatsSettings(url="http://gateway:hush@h:1"))
+    assert "hush" not in str(refusal.value)
+
+
 def test_a_server_that_comes_up_within_the_timeout_is_waited_for(tmp_path: Path):
     server = NatsServer(tmp_path)
 
