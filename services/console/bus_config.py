@@ -25,7 +25,10 @@ def write(nats: Path, folders: dict[str, Path], *, host: str) -> None:
     """Write `nats.conf` into `nats` and `<service>.password` into each folder. Raises `UserError`."""
     missing = [service for service in SERVICES if service not in folders]
     if missing:
-        raise UserError(f"no folder for the password of {', '.join(missing)}", hint="as --secret gateway=/bus/gateway")
+        raise UserError(
+            f"no folder for the password of {', '.join(missing)}",
+            hint="as --secret gateway=/bus/gateway",
+        )
     files = {service: folders[service] / f"{service}.password" for service in SERVICES}
     if (nats / CONF).exists() and all(file.exists() for file in files.values()):
         output.note("the bus is configured already")

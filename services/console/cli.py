@@ -236,8 +236,19 @@ def _key(parser: argparse.ArgumentParser) -> None:
 
 def _bus_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address that the server listens on")
-    parser.add_argument("--nats", required=True, metavar="FOLDER", help="where nats.conf goes; the server sees it as /bus")
-    parser.add_argument("--secret", action="append", default=[], metavar="SERVICE=FOLDER", help="where a service's password goes")
+    parser.add_argument(
+        "--nats",
+        required=True,
+        metavar="FOLDER",
+        help="where nats.conf goes; the server sees it as /bus",
+    )
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="SERVICE=FOLDER",
+        help="where a service's password goes",
+    )
 
 
 Declare = Callable[[argparse.ArgumentParser], None]

@@ -115,7 +115,9 @@ def _key(options: argparse.Namespace, _: ConsoleSettings) -> int:
 def _bus_config(options: argparse.Namespace, _: ConsoleSettings) -> int:
     from services.console import bus_config  # noqa: PLC0415
 
-    bus_config.write(Path(options.nats), bus_config.parse_folders(options.secret), host=options.host)
+    bus_config.write(
+        Path(options.nats), bus_config.parse_folders(options.secret), host=options.host
+    )
     return 0
 
 

@@ -9,6 +9,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+from typing_extensions import override
+
 from services.console.fleet.child import Child, Launcher, log_tail
 from services.console.fleet.restart import Again, GiveUp, Record, after_exit
 from shared.errors import UserError
@@ -27,9 +29,10 @@ class Kept:
         """Set by whoever sees it serve; tells a bad configuration from a crash."""
         self.restarts = 0
         self._stop_s = stop_s
-        self._stopping = False
+        self._stopped = asyncio.Event()
         self._record = Record()
 
+    @override
     def __repr__(self) -> str:
         pid = self.child.pid if self.child else None
         return f"<Kept {self.launcher.name} pid={pid} ready={self.ready} restarts={self.restarts}>"
@@ -37,11 +40,11 @@ class Kept:
     async def keep(self, say: Callable[[str], None]) -> None:
         """Run lives until stopped. Raises `UserError` where it cannot start here."""
         clock = asyncio.get_running_loop().time
-        while not self._stopping:
+        while not self._stopped.is_set():
             born_s = clock()
             self.child = await self.launcher.start()
             code = await self.child.wait()
-            if self._stopping:
+            if self._stopped.is_set():
                 return
             decision = after_exit(self._record, lived_s=clock() - born_s, ready=self.ready)
             await self._carry_out(decision, code, say)
@@ -66,7 +69,7 @@ class Kept:
 
     async def stop(self) -> None:
         """Ask it to end, wait as long as it may drain, then end it. A second call changes nothing."""
-        self._stopping = True
+        self._stopped.set()
         child = self.child
         if child is None:
             return

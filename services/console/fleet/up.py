@@ -23,6 +23,7 @@ from services.console.fleet.plan import (
 )
 from services.console.fleet.ready import EngineWatch, first_answer, gateway_ready, nats_greets
 from services.console.fleet.supervisor import Kept, Supervisor
+from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
 from shared.errors import UserError
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, read_secret
@@ -111,8 +112,8 @@ class Up:
     async def _start(self, group: asyncio.TaskGroup, find_model: FindModel) -> None:
         secrets = self._instance.write_nats(port=self._options.nats_port)
         if self._options.backend == "vllm":
-            self._nursery = EngineNursery(self._instance, env=self._env)
-            group.create_task(self._nursery.run(), name="engine nursery")
+            self._nursery = EngineNursery(group, env=self._env, log=self._instance.log("zygote"))
+            await self._nursery.warm()
         self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
         await nats_greets(self._options.nats_port)
         self._keep(group, gateway_plan(self._options, secrets=secrets))
@@ -188,7 +189,7 @@ class Up:
         log = self._instance.log(plan.name)
         env = {**self._env, **plan.env}
         if self._nursery is not None and plan.module == "services.engine":
-            return self._nursery.launcher(plan.name, list(plan.args), env=plan.env, log=log)
+            return EngineLauncher(plan.name, self._nursery, list(plan.args), env=plan.env, log=log)
         argv = [sys.executable, "-m", plan.module, *plan.args]
         return ExecLauncher(plan.name, argv, env=env, log=log)
 
