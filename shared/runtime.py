@@ -65,13 +65,13 @@ def complain(error: UserError) -> None:
     sys.stderr.write(f"error: {error}{hint}\n")
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel send SIGTERM when the parent ends (Linux). Ends the process where the parent is gone already."""
+def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send a signal when the parent ends (Linux). Ends the process where the parent is gone already."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, number) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent_pid:
-        raise SystemExit(SIGNAL_EXIT_BASE + signal.SIGTERM)
+        raise SystemExit(SIGNAL_EXIT_BASE + number)
 
 
 class _Ended(Exception):

@@ -5,8 +5,7 @@
 `--fd` is one end of a Unix socket pair, `shared.zygote` the other end. One line is one JSON message; a line that is none is refused.
 
 A fork copies memory, not threads. Hence the one rule of this process: it has one thread, computes nothing (no tensor operation, which
-would start OpenMP's threads) and opens no device. The garbage collector is off, and what is imported is frozen for it: the importing
-takes two thirds of the time, and children share those pages instead of copying them at their first collection.
+would start OpenMP's threads) and opens no device.
 When the socket closes this process ends, and the kernel ends the children with it.
 """
 
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import gc
 import os
 import selectors
 import signal
@@ -29,7 +27,6 @@ from typing import Literal
 
 import msgspec
 
-from services.engine.__main__ import main as engine_main
 from shared import runtime, zygote
 from shared.zygote import Exited, Failed, NotSpawned, Ready, Refused, Signal, Spawn, Spawned
 
@@ -168,7 +165,6 @@ class Zygote:
             self._leave_zygote(log)
             # The one place besides the settings that touches the environment: a forked process has no other way to get its own.
             os.environ.update(wish.env)  # noqa: TID251
-            gc.enable()
             return self._payload(wish.argv)
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -202,21 +198,21 @@ def preload(what: Literal["vllm", "none"]) -> None:
 def run(control: socket.socket, payload: Payload, what: Literal["vllm", "none"]) -> int:
     """Preload and serve; return the exit code."""
     start_s = time.monotonic()
-    gc.disable()
     try:
         preload(what)
     except Exception as error:  # noqa: BLE001 - whatever an import raises, the client is told
         traceback.print_exc()
         control.sendall(zygote.encode(Failed(f"{type(error).__name__}: {error}")))
         return runtime.EXIT_FAILED
-    gc.freeze()
     Zygote(control, payload).serve(time.monotonic() - start_s)
     return 0
 
 
 def main() -> int:
-    """Be the zygote."""
+    """Be the engines' zygote."""
     runtime.die_with_parent(os.getppid(), signal.SIGKILL)
+    from services.engine.__main__ import main as engine_main  # noqa: PLC0415 - imports are this process's work, not its clients'
+
     parser = argparse.ArgumentParser(prog=Path(__file__).stem, description=__doc__)
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--preload", choices=("vllm", "none"), default="none")
