@@ -1,4 +1,4 @@
-"""The engines that the contract of the engine port is tested on; each serves all tests of a run."""
+"""What the contracts are tested on: engines that serve all tests of a run, and buses in memory and on a real server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from services.engine.adapters.fake import FakeEngine
 from services.engine.adapters.openai_url import OpenAiEngine
 from services.engine.settings import FakeSettings, OpenAiSettings
 from shared.messages import TextPrompt
+from tests.support.buses import MemoryWorld, NatsWorld, World
 from tests.support.engine_rig import EngineRig, job_of, started
+from tests.support.nats_server import NatsServer
 from tests.support.openai_server import OpenAiServer
 
 REFERENCE = b'{"$ref": "#/$defs/elsewhere"}'
@@ -44,3 +46,9 @@ def engine_rig(request: pytest.FixtureRequest) -> EngineRig:
     """Each backend in turn."""
     rig: EngineRig = request.getfixturevalue(f"{request.param}_engine")
     return rig
+
+
+@pytest.fixture(params=["memory", "nats"])
+def world(request: pytest.FixtureRequest, nats_server: NatsServer) -> World:
+    """Where buses meet: both kinds pass the same suite."""
+    return MemoryWorld() if request.param == "memory" else NatsWorld(nats_server.url)

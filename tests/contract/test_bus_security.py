@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -17,15 +16,12 @@ import nkeys
 import pytest
 
 from shared.errors import UserError
-from shared.ids import StreamNo, new_engine_id, new_gateway_id
 from shared.messages import Cancel
-from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, Secret
-from tests.support.buses import NatsWorld, World, until
+from tests.support.buses import NatsWorld, World, in_thread, start, until
 from tests.support.certificates import Authority
 from tests.support.nats_server import NatsServer
-
-E1, G1 = new_engine_id(), new_gateway_id()
+from tests.support.samples import E1, cancel
 
 
 @contextmanager
@@ -50,13 +46,13 @@ def check_talk(server: NatsServer, **settings: object) -> None:
         bus = await world.bus()
         got: list[int] = []
         await bus.subscribe(Cancel, lambda m: got.append(m.stream), engine=E1)
-        bus.publish(Cancel(engine=E1, gateway=G1, stream=StreamNo(1)))
+        bus.publish(cancel(1))
         await until(lambda: got)
 
         server.kill()
         await until(lambda: not bus.is_connected)
-        await asyncio.get_running_loop().run_in_executor(None, server.start)
-        bus.publish(Cancel(engine=E1, gateway=G1, stream=StreamNo(2)))
+        await in_thread(server.start)
+        bus.publish(cancel(2))
         await until(lambda: 2 in got, timeout_s=10)
 
     NatsWorld(server.url, **settings).run(scenario)
@@ -64,17 +60,9 @@ def check_talk(server: NatsServer, **settings: object) -> None:
 
 def refused(settings: NatsSettings) -> UserError:
     """Return why a connection fails."""
-
-    async def scenario() -> None:
-        async with asyncio.TaskGroup() as group:
-            bus = await NatsBus.connect(settings, group=group, name="test")
-            await bus.close()
-
-    with pytest.raises(ExceptionGroup) as failure:
-        asyncio.run(scenario())
-    (error,) = failure.value.exceptions
-    assert isinstance(error, UserError)
-    return error
+    with pytest.raises(UserError) as failure:
+        start(settings)
+    return failure.value
 
 
 def test_tls_with_the_servers_own_authority(tmp_path: Path):

@@ -87,3 +87,24 @@ async def until(is_so: Callable[[], object], *, timeout_s: float = 5.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not is_so():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
+
+
+def start(settings: NatsSettings, use: Callable[[NatsBus], Awaitable[None]] | None = None) -> None:
+    """Connect, use and close, on asyncio's own loop; an error leaves as itself, not as a group."""
+
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as group:
+            bus = await NatsBus.connect(settings, group=group, name="test bus")
+            if use is not None:
+                await use(bus)
+            await bus.close()
+
+    try:
+        asyncio.run(scenario())
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def in_thread(call: Callable[[], None]) -> None:
+    """Do what blocks, such as starting a server, beside the loop."""
+    await asyncio.get_running_loop().run_in_executor(None, call)

@@ -7,25 +7,12 @@ import asyncio
 import pytest
 
 from shared.errors import BusFull, RequestTimeout
-from shared.ids import StreamNo, new_engine_id, new_gateway_id
 from shared.membus import Faults, MemoryBus, set_faults
 from shared.messages import Cancel, Resend, Resent
 from tests.support.buses import MemoryWorld, World, until
+from tests.support.samples import E1, answer, cancel, resend
 
-E1, G1 = new_engine_id(), new_gateway_id()
 MANY = 2_000
-
-
-def cancel(stream: int) -> Cancel:
-    return Cancel(engine=E1, gateway=G1, stream=StreamNo(stream))
-
-
-def resend() -> Resend:
-    return Resend(engine=E1, gateway=G1, stream=StreamNo(1), from_seq=0)
-
-
-async def answer(message: Resend) -> Resent:
-    return Resent(engine=E1, stream=message.stream)
 
 
 def received(faults: Faults, *, seed: int = 1, pause_s: float = 0.001) -> list[int]:
