@@ -310,6 +310,7 @@ class Calls:
             self._idle.set()
         now = self._clock()
         self._observer.ended(running, outcome, now)
+        running.parts = []  # breaks the cycle, so that the call is freed at once
         if error is not None:
             running.outlet.fail(error)
         self.deliver(self._gates.end(running.ticket, now=now))

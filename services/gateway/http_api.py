@@ -49,7 +49,8 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     ready: Callable[[], str]
     """Why the gateway takes no requests now; empty: it takes them."""
     metrics: Callable[[], bytes]
-    openapi: bytes
+    openapi: Callable[[Callable[[bytes], None]], None]
+    """Calls back with the document; making it takes so long that it must not happen on the loop."""
 
 
 class HttpApi:
@@ -190,7 +191,8 @@ class HttpApi:
         exchange.respond(200, self._pages.metrics(), content_type=CONTENT_TYPE)
 
     def _openapi(self, exchange: Exchange) -> None:
-        exchange.respond(200, self._pages.openapi, headers=self._cors(exchange))
+        cors = self._cors(exchange)
+        self._pages.openapi(lambda page: exchange.respond(200, page, headers=cors))
 
     def _cors(self, exchange: Exchange) -> list[tuple[str, str]]:
         """Return the headers that let the page which asks read the answer; empty where it may not, or where it is no page."""

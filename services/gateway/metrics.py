@@ -61,6 +61,7 @@ class GatewayMetrics:
         self._first = self._histogram("ttft", "From first byte in to first token.", FIRST_TOKEN_S)
         self._each = self._histogram("tpot", "Mean time of a token after the first.", TOKEN_S)
         self._whole = self._histogram("e2e", "From first byte in to the end.", WHOLE_S)
+        self._ended = _Children(self._requests)
         self._in = self._tokens.labels("in")
         self._out = self._tokens.labels("out")
 
@@ -91,7 +92,7 @@ class GatewayMetrics:
     def ended(self, running: RunningCall, outcome: Outcome, now: float) -> None:
         """See `CallObserver`."""
         priority, caller = running.priority, running.caller
-        self._requests.labels(caller.door, running.call.kind, priority, outcome).inc()
+        self._ended[caller.door, running.call.kind, priority, outcome].inc()
         if outcome is not Outcome.FINISHED:
             return
         self._whole[priority].observe(now - caller.received_at)
@@ -112,6 +113,19 @@ class GatewayMetrics:
             registry=self._registry,
         )
         return {priority: histogram.labels(priority) for priority in Priority}
+
+
+class _Children(dict[tuple[str, ...], Counter]):
+    """The counters of a family by their labels, made when first wanted; the library's own look-up takes ten times as long."""
+
+    def __init__(self, family: Counter) -> None:
+        super().__init__()
+        self._family = family
+
+    def __missing__(self, labels: tuple[str, ...]) -> Counter:
+        child: Counter = self._family.labels(*labels)
+        self[labels] = child
+        return child
 
 
 class _Readings(Collector):

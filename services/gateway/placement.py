@@ -117,7 +117,7 @@ class Placement:
         account.ended(stream, unused_tokens=part.unused_tokens)
         if blame:
             account.penalty.add(now=now, weight=blame)
-        self._table.close(stream, now=now)
+        self._table.close(stream, now=now, is_early=cancel)
         del self._by_stream[stream]
         at = self._at[engine]
         at.discard(part)

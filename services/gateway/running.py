@@ -45,6 +45,7 @@ class Part:
         "stream",
         "tried",
         "usage",
+        "work_tokens",
     )
 
     def __init__(
@@ -70,6 +71,8 @@ class Part:
         """Deltas go to the client as they come; else they are held."""
         self.held: list[Delta] = []
         self.usage: Usage | None = None
+        self.work_tokens = max(1, call.call.work_tokens // len(call.call.prompts))
+        """This part's share of the call's estimated token work."""
         self.last_error: ApiError | None = None
         """What the last engine that was tried said."""
         self._is_fast = False
@@ -79,11 +82,6 @@ class Part:
     @override
     def __repr__(self) -> str:
         return f"<Part {self.call.request}/{self.first_choice} {self.phase} at {self.engine}>"
-
-    @property
-    def work_tokens(self) -> int:
-        """This part's share of the call's estimated token work."""
-        return max(1, self.call.call.work_tokens // len(self.call.parts))
 
     @property
     def unused_tokens(self) -> int:

@@ -73,6 +73,7 @@ class GatewayService:
         self._settings = settings
         self._bus = bus
         self._runtime = runtime
+        self.group = runtime.group
         self._gateway = gateway
         self._clock = loop_clock()
         self._log = logs.get("gateway").bind(gateway=gateway)

@@ -139,9 +139,9 @@ class StreamTable:
         if stream is not None:
             stream.started = True
 
-    def close(self, no: StreamNo, *, now: float) -> None:
-        """Take no more deltas. Unknown numbers are ignored. The caller cancels at the engine where that is due."""
-        if self._open.pop(no, None) is not None:
+    def close(self, no: StreamNo, *, now: float, is_early: bool = True) -> None:
+        """Take no more deltas. Unknown numbers are ignored. Of a stream closed early more will come; the caller cancels it at the engine."""
+        if self._open.pop(no, None) is not None and is_early:
             self._remember(no, now)
 
     def on_batch(self, batch: TokenBatch, *, now: float) -> list[Effect]:
