@@ -15,6 +15,10 @@ from tests.support.buses import MemoryWorld, NatsWorld, World
 from tests.support.engine_rig import EngineRig, job_of, started
 from tests.support.nats_server import NatsServer
 from tests.support.openai_server import OpenAiServer
+from tests.support.real_model import smollm2, vllm_serve
+from tests.support.vllm_serve import VllmServe
+
+__all__ = ["smollm2", "vllm_serve"]
 
 REFERENCE = b'{"$ref": "#/$defs/elsewhere"}'
 
@@ -41,7 +45,16 @@ def openai_engine() -> Iterator[EngineRig]:
         runner.run(server.stop())
 
 
-@pytest.fixture(scope="session", params=["fake", "openai"])
+@pytest.fixture(scope="session")
+def served_engine(vllm_serve: VllmServe) -> Iterator[EngineRig]:
+    """The OpenAI adapter before a real vLLM server."""
+    with started(OpenAiEngine(OpenAiSettings(url=vllm_serve.url))) as rig:
+        yield rig
+
+
+@pytest.fixture(
+    scope="session", params=["fake", "openai", pytest.param("served", marks=pytest.mark.vllm)]
+)
 def engine_rig(request: pytest.FixtureRequest) -> EngineRig:
     """Each backend in turn."""
     rig: EngineRig = request.getfixturevalue(f"{request.param}_engine")
