@@ -25,7 +25,7 @@ async def nats_greets(port: int) -> None:
     """Return when a NATS server greets on loopback. Raises `UserError` after `NATS_START_S`."""
     try:
         async with asyncio.timeout(NATS_START_S):
-            while not await _greeted(port):
+            while not await _greeted(port):  # noqa: ASYNC110 -- another process's start has no event
                 await asyncio.sleep(POLL_S)
     except TimeoutError as error:
         raise UserError(f"the NATS server did not start within {NATS_START_S:.0f} s") from error

@@ -28,6 +28,7 @@ class Kept:
         self.ready = False
         """Set by whoever sees it serve; tells a bad configuration from a crash."""
         self.restarts = 0
+        self.task: asyncio.Task[None] | None = None
         self._stop_s = stop_s
         self._stopped = asyncio.Event()
         self._record = Record()
@@ -70,9 +71,12 @@ class Kept:
     async def stop(self) -> None:
         """Ask it to end, wait as long as it may drain, then end it. A second call changes nothing."""
         self._stopped.set()
-        child = self.child
-        if child is None:
-            return
+        if self.child is not None:
+            await self._end(self.child)
+        if self.task is not None:
+            self.task.cancel()  # it may wait for its next start
+
+    async def _end(self, child: Child) -> None:
         for number, wait_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, KILL_AFTER_S)):
             child.signal(number)
             try:
@@ -100,7 +104,7 @@ class Supervisor:
         """Start and keep one more process; its failure to start fails the group."""
         kept = Kept(launcher, stop_s=stop_s)
         self.kept.append(kept)
-        group.create_task(kept.keep(self._say), name=f"keep {launcher.name}")
+        kept.task = group.create_task(kept.keep(self._say), name=f"keep {launcher.name}")
         return kept
 
     async def stop(self, kept: list[Kept]) -> None:

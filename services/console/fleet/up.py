@@ -29,6 +29,7 @@ from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, read_secret
 
 NATS_STOP_S = 5.0
+PROGRESS_S = 0.5
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -79,16 +80,10 @@ class Up:
             loop.add_signal_handler(number, self._asked_to_stop, stop)
         try:
             async with asyncio.TaskGroup() as group:
-                started = group.create_task(self._start(group, find_model))
-                stopped = group.create_task(stop.wait())
-                await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if started.done() and not stop.is_set():
-                    await stopped
-                started.cancel()
+                starting = group.create_task(self._start(group, find_model), name="start")
+                await stop.wait()
+                starting.cancel()
                 await self._stop()
-                raise _Stopped
-        except* _Stopped:
-            pass
         except* UserError as errors:
             await self._stop()
             raise _first(errors) from None
@@ -138,7 +133,7 @@ class Up:
         )
         self._bus = await NatsBus.connect(address, group=group, name="headrace up")
         await watch.follow(self._bus)
-        group.create_task(self._show_progress(watch, len(plans)), name="progress")
+        progress = group.create_task(self._show_progress(watch, len(plans)), name="progress")
         try:
             async with asyncio.timeout(options.start_timeout_s):
                 await watch.all_ready()
@@ -148,6 +143,9 @@ class Up:
                 f"not ready within {options.start_timeout_s:.0f} s: {watch.ready_count} of {len(plans)} engines serve",
                 hint=f"look into {self._instance.logs}, or raise --start-timeout",
             ) from error
+        finally:
+            progress.cancel()
+            output.progress_done()
         await self._greet(model.name)
 
     async def _show_progress(self, watch: EngineWatch, wanted: int) -> None:
@@ -194,17 +192,12 @@ class Up:
         return ExecLauncher(plan.name, argv, env=env, log=log)
 
     async def _stop(self) -> None:
-        output.progress_done()
         output.note("stopping")
         if self._bus is not None:
             await self._bus.close()
         await self._supervisor.stop_all(self._nats)
         if self._nursery is not None:
             await self._nursery.stop()
-
-
-class _Stopped(Exception):  # noqa: N818 -- not an error: it ends the task group
-    """The person asked for the end."""
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
