@@ -140,7 +140,7 @@ class StreamTable:
             stream.started = True
 
     def close(self, no: StreamNo, *, now: float, is_early: bool = True) -> None:
-        """Take no more deltas. Unknown numbers are ignored. Of a stream closed early more will come; the caller cancels it at the engine."""
+        """Take no more deltas. Unknown numbers are ignored. Of one closed early more will come; the caller cancels it at the engine."""
         if self._open.pop(no, None) is not None and is_early:
             self._remember(no, now)
 

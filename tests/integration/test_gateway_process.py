@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import nats
+import openai
 import pytest
 from nats.errors import NoRespondersError
 
@@ -69,6 +70,48 @@ def test_both_doors_give_the_same_answer(calm):
         assert 0 == await calm.figure("open_calls")
 
     run(scenario)
+
+
+def test_the_openai_client_gets_answers_streams_and_errors(calm):
+    client = openai.OpenAI(base_url=f"{calm.url()}/v1", api_key="none", max_retries=0)
+    messages: list[Any] = CHAT["messages"]
+    with client:
+        whole = client.chat.completions.create(
+            model=calm.service, messages=messages, max_tokens=9, n=2, seed=1
+        )
+        stream = client.chat.completions.create(
+            model=calm.service,
+            messages=messages,
+            max_tokens=9,
+            seed=1,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        text = client.completions.create(model=calm.service, prompt="once", max_tokens=4)
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="other", messages=messages)
+        with pytest.raises(openai.BadRequestError) as bad:
+            client.chat.completions.create(model=calm.service, messages=messages, top_p=2)
+        late = client.with_options(default_headers={"X-Request-Timeout": "0.5"})
+        with pytest.raises(openai.APIError, match="timeout"):
+            list(
+                late.chat.completions.create(
+                    model=calm.service,
+                    messages=messages,
+                    max_tokens=6000,
+                    stream=True,
+                    extra_body={"ignore_eos": True},
+                )
+            )
+
+    assert [0, 1] == [choice.index for choice in whole.choices]
+    assert whole._request_id == whole.id
+    said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[-1].usage is not None
+    assert text.choices[0].text
+    assert "top_p" == bad.value.param
 
 
 def test_a_plain_nats_client_gets_answers_streams_and_errors(calm):
