@@ -146,13 +146,14 @@ class HttpApi:
 
     def _check_source(self, exchange: Exchange) -> None:
         """Refuse what cannot be JSON, and pages of the web where no key proves that they are meant to call."""
-        kind = (exchange.headers.get("content-type") or "").partition(";")[0].strip().lower()
-        if kind in BAD_TYPES:
+        kind = exchange.headers.get("content-type")
+        if kind is not None and kind.lower().startswith(BAD_TYPES):
             raise ApiError(
-                415, f"Send JSON, not {kind}.", kind="invalid_request_error", code="not_json"
+                415, "Send JSON, not a form.", kind="invalid_request_error", code="not_json"
             )
-        origin = exchange.headers.get("origin")
-        if origin is None or self._reception.needs_key or self._cors(exchange):
+        if self._reception.needs_key or exchange.headers.get("origin") is None:
+            return
+        if self._cors(exchange):
             return
         raise ApiError(
             403,
@@ -196,8 +197,9 @@ class HttpApi:
 
     def _cors(self, exchange: Exchange) -> list[tuple[str, str]]:
         """Return the headers that let the page which asks read the answer; empty where it may not, or where it is no page."""
-        origin, allowed = exchange.headers.get("origin"), self._settings.cors_origins
-        if origin is None or not allowed or (origin not in allowed and "*" not in allowed):
+        allowed = self._settings.cors_origins
+        origin = exchange.headers.get("origin") if allowed else None
+        if origin is None or (origin not in allowed and "*" not in allowed):
             return []
         return [
             ("access-control-allow-origin", origin),
