@@ -16,7 +16,7 @@ from nats.aio.client import Client
 
 from shared.acl import SERVICES, inbox_prefix
 from shared.errors import BusError, UserError
-from shared.natswire import CLIENT_BUFFER_BYTES, RETRY_S, NatsWire, end
+from shared.natswire import CLIENT_BUFFER_BYTES, RETRY_S, NatsWire
 from shared.settings import NatsSettings
 from shared.typedbus import TypedBus
 
@@ -25,7 +25,7 @@ MAX_OUTSTANDING_PINGS = 2
 ATTEMPT_S = 2.0
 MIN_PAYLOAD_BYTES = 512 << 10
 """Token messages and prompts up to this size travel inline."""
-NATS_SCHEMES = ("nats", "tls", "ws", "wss")
+NATS_SCHEMES = ("nats", "tls")
 
 
 class NatsBus(TypedBus):
@@ -92,10 +92,10 @@ class _Start:
                     **options,
                 )
         except TimeoutError as error:
-            await end(self._client)
+            await self._wire.end_client()
             raise self._no_server() from error
         except UserError:
-            await end(self._client)
+            await self._wire.end_client()
             raise
         except ImportError as error:
             raise UserError(
@@ -104,7 +104,7 @@ class _Start:
         self._started = True
         if self._client.max_payload < MIN_PAYLOAD_BYTES:
             size = self._client.max_payload
-            await end(self._client)
+            await self._wire.end_client()
             raise UserError(
                 f"the NATS server at {self._where} takes {size} bytes a message; Headrace needs {MIN_PAYLOAD_BYTES}",
                 hint="raise max_payload in the server's configuration (1MB is its default)",

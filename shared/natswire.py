@@ -1,4 +1,4 @@
-"""The NATS wire: nats-py behind the `Wire` port, through its public API only.
+"""The NATS wire: nats-py behind the `Wire` port, through its public API but for the three places that say so.
 
 nats-py's `publish` is a coroutine, ours is not. As long as its buffer has room it never suspends, so it is run to its end at once
 (`_hand_on`); else, and while the server is away, frames wait in a bounded queue of ours that one task empties in order.
@@ -20,6 +20,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from shared import logs
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
+from shared.natstransport import SteadyTransport
 from shared.quiet import Quiet
 from shared.wire import BusCounts, Listening, Receive
 
@@ -34,10 +35,13 @@ RETRY_S = 0.2
 MAX_BACK_OFF_S = 2.0
 CONFIRM_S = 10.0
 CLOSE_S = 1.0
-
-
-TROUBLE = (errors.Error, OSError, RuntimeError)
-"""What the client's calls raise while a connection breaks; RuntimeError is uvloop's for a closed transport."""
+STUCK_S = 30.0
+"""Longer than an attempt to reconnect can take, its pause included: without a newer one the client has stopped trying."""
+WATCH_S = 2.0
+FRAME_BYTES = 256
+"""What a waiting frame takes beside its payload, about."""
+TROUBLE = (errors.Error, OSError)
+"""What the client's calls raise while a connection breaks."""
 
 
 class Frame(NamedTuple):
@@ -64,9 +68,12 @@ class NatsWire:
         pending_bytes: int,
     ) -> None:
         self.client = client
+        self._transport = SteadyTransport()
+        client._transport = self._transport  # noqa: SLF001 - no public way to choose it
         self._group = group
         self._log = logs.get("bus").bind(bus=name)
-        self._quiet = Quiet(asyncio.get_running_loop().time)
+        self._clock = asyncio.get_running_loop().time
+        self._quiet = Quiet(self._clock)
         self._bound = outbound_bytes
         self._limits = (pending_messages, pending_bytes)
         self._queue: deque[Frame] = deque()
@@ -80,6 +87,9 @@ class NatsWire:
         self._listening: set[_Listening] = set()
         self._pings: set[asyncio.Task[bool]] = set()
         self._sender: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._tried_s = 0.0
+        """When the client last showed that it tries to reconnect."""
         self._max_payload = client.max_payload
         self.report_loss: Callable[[str], None] = lambda reason: None
         """Set by the bus: messages to us may be lost."""
@@ -89,6 +99,7 @@ class NatsWire:
         """Begin to send; once, after the client has connected."""
         self._max_payload = self.client.max_payload
         self._sender = self._group.create_task(self._send_all(), name="bus sender")
+        self._watch = self._group.create_task(self._watch_reconnecting(), name="bus watch")
 
     def send(
         self,
@@ -109,6 +120,7 @@ class NatsWire:
         if not self._queue and client.is_connected and client.pending_data_size <= EASE_BYTES:
             self._hand_on(subject, payload, reply, headers)
             return
+        size += FRAME_BYTES
         if self._queued_bytes + size > self._bound:
             state = "slow" if client.is_connected else "away"
             raise BusFull(f"{self._queued_bytes} bytes wait to be sent: the NATS server is {state}")
@@ -184,20 +196,31 @@ class NatsWire:
             return
         self._closed = True
         self._connected.set()
-        if self._sender is not None:
-            self._sender.cancel()
+        for task in (self._sender, self._watch):
+            if task is not None:
+                task.cancel()
         for ping in self._pings:
             ping.cancel()
         while self._queue and self.client.is_connected:
             self._send_oldest()
-        if not await end(self.client):
+        if not await self.end_client():
             self._log.warning("bus_close_incomplete", unsent=len(self._queue))
             for listening in self._listening:
                 listening.abandon()
 
+    async def end_client(self) -> bool:
+        """Close the client whatever the connection does; return whether it could say goodbye."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.client.close()
+        except TROUBLE:  # a TimeoutError is an OSError
+            self._transport.abort()
+            return False
+        return True
+
     def next_server(self, servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
         """Client callback: choose the server that failed least; wait longer each time, with jitter against a returning crowd."""
-        _abort(self.client)
+        self._tried_s = self._clock()
         server = min(servers, key=lambda s: s.reconnects)
         wait_s = min(MAX_BACK_OFF_S, RETRY_S * 2 ** min(server.reconnects, 10))
         return server, wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
@@ -205,6 +228,7 @@ class NatsWire:
     async def on_disconnected(self) -> None:
         """Client callback: the connection broke."""
         self._connected.clear()
+        self._tried_s = self._clock()
         for ping in self._pings:
             ping.cancel()
         if self._sender is not None and not self._closed:
@@ -250,7 +274,7 @@ class NatsWire:
 
     def _send_oldest(self) -> None:
         frame = self._queue.popleft()
-        self._queued_bytes -= len(frame.payload)
+        self._queued_bytes -= len(frame.payload) + FRAME_BYTES
         if frame.wanted is None or not frame.wanted.done():
             self._hand_on(frame.subject, frame.payload, frame.reply, frame.headers)
 
@@ -264,6 +288,14 @@ class NatsWire:
                 await self._ping()
             else:
                 return
+
+    async def _watch_reconnecting(self) -> None:
+        """Fail, and with us the service, where the client's reconnecting has ended by an error that nobody sees."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            away_s = self._clock() - self._tried_s
+            if not self._connected.is_set() and not self.client.is_closed and away_s > STUCK_S:
+                raise BusClosed("reconnecting to the NATS server has stopped")
 
     def _check_alive(self) -> None:
         if self.client.is_closed and not self._closed:
@@ -320,24 +352,6 @@ class NatsWire:
         except TROUBLE:
             return False
         return True
-
-
-async def end(client: Client) -> bool:
-    """Close a client whatever the connection does; return whether it could say goodbye."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await client.close()
-    except TROUBLE:  # a TimeoutError is an OSError
-        _abort(client)
-        return False
-    return True
-
-
-def _abort(client: Client) -> None:
-    """Drop the client's last connection: nats-py leaves it open when an attempt or a goodbye fails on a frozen server."""
-    writer = getattr(client._transport, "_io_writer", None)  # noqa: SLF001 - nothing public reaches it
-    if writer is not None:
-        writer.transport.abort()
 
 
 class _Listening:

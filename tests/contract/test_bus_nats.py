@@ -16,6 +16,7 @@ from shared.messages import Cancel, Resend, Resent, TokenBatch
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings
 from tests.support.buses import NatsWorld, World, in_thread, start, until
+from tests.support.hostile_nats import STEPS, hostile
 from tests.support.nats_server import NatsServer
 from tests.support.samples import E1, G1, answer, batch, cancel, resend
 
@@ -107,7 +108,7 @@ def test_beyond_the_bound_publishing_is_refused_and_what_was_taken_is_kept(
         await in_thread(own_nats_server.start)
         await until(lambda: len(got) == taken, timeout_s=10)
 
-        assert 9 == taken
+        assert 9 == taken  # 10,000 bytes and a bit each
 
     NatsWorld(own_nats_server.url, outbound_bytes=100_000).run(scenario)
 
@@ -249,6 +250,41 @@ def test_the_service_ends_when_the_server_ends_the_connection_for_good(own_nats_
         await asyncio.sleep(10)
 
     with pytest.raises(BusClosed, match="ended the connection for good"):
+        start(NatsSettings(url=own_nats_server.url), use)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_reconnecting_survives_a_server_that_resets_in_the_middle_of_the_greeting(
+    own_nats_server: NatsServer, step: str
+):
+    async def scenario(world: World) -> None:
+        bus = await world.bus()
+        got: list[int] = []
+        await bus.subscribe(Cancel, lambda m: got.append(m.stream), engine=E1)
+
+        own_nats_server.kill()
+        with hostile(own_nats_server.port, step) as server:
+            await until(lambda: server.taken >= 3, timeout_s=15)
+        await in_thread(own_nats_server.start)
+        await until(lambda: bus.is_connected, timeout_s=RECONNECT_S)
+        await bus.flush(timeout_s=RECONNECT_S)
+        bus.publish(cancel(1))
+        await until(lambda: got)
+
+    NatsWorld(own_nats_server.url).run(scenario)
+
+
+def test_the_service_ends_when_reconnecting_has_stopped_without_a_word(own_nats_server: NatsServer):
+    async def use(bus: NatsBus) -> None:
+        own_nats_server.kill()
+        await until(lambda: not bus.is_connected)
+        task = bus.client._reconnection_task
+        assert task is not None
+        task.cancel()
+        bus._wire._tried_s -= 60  # type: ignore[attr-defined]
+        await asyncio.sleep(10)
+
+    with pytest.raises(BusClosed, match="reconnecting to the NATS server has stopped"):
         start(NatsSettings(url=own_nats_server.url), use)
 
 

@@ -1,0 +1,62 @@
+"""nats-py's TCP transport, made safe for uvloop and for servers that accept and then fall silent or break off.
+
+uvloop raises RuntimeError where asyncio ignores a write to a closed connection; nats-py does not expect it, and its reconnecting
+would end for good without a word (tried: a server that greets and resets). Here it is ignored as well: the next read or drain tells.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from urllib.parse import ParseResult
+
+from nats.aio.transport import TcpTransport
+from typing_extensions import override
+
+
+class SteadyTransport(TcpTransport):
+    """One transport for the life of a client; each attempt to connect drops the connection of the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # nats-py's gap
+
+    @override
+    def __bool__(self) -> bool:
+        """Be true also before the first connection: the client would make a transport of its own else."""
+        return True
+
+    def abort(self) -> None:
+        """Drop the connection without a goodbye; nats-py leaves it open where an attempt or a goodbye fails on a frozen server."""
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    @override
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self.abort()
+        await super().connect(uri, buffer_size, connect_timeout)
+
+    @override
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,
+        connect_timeout: int,
+    ) -> None:
+        try:
+            await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        except (
+            RuntimeError,
+            TypeError,
+        ) as error:  # both are said of a connection that has just been closed
+            raise ConnectionResetError(str(error)) from error
+
+    @override
+    def write(self, payload: bytes) -> None:
+        with suppress(RuntimeError):
+            super().write(payload)  # type: ignore[no-untyped-call] # nats-py's gap
+
+    @override
+    def writelines(self, payload: list[bytes]) -> None:
+        with suppress(RuntimeError):
+            super().writelines(payload)  # type: ignore[no-untyped-call] # nats-py's gap
