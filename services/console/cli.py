@@ -90,6 +90,10 @@ def _up(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with hashed API keys (`headrace key new`)",
     )
+    _engines(parser)
+
+
+def _engines(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--fake-engine",

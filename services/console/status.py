@@ -130,7 +130,7 @@ async def observe(address: BusAddress) -> Picture:
     )
 
 
-ENGINE_HEAD = f"{'ENGINE':<20}{'SERVICE':<16}{'STATE':<10}{'BACKEND':<9}{'RUN':>5}{'WAIT':>6}{'OF':>6}{'BLOCKS':>14}{'TOK/S':>9}{'STEP':>10}"
+ENGINE_HEAD = f"{'ENGINE':<20}{'SERVICE':<16}{'STATE':<10}{'BACKEND':<9}{'RUN':>5}{'WAIT':>6}{'OF':>6}{'BLOCKS':>14}{'TOK/S':>9}{'STEP':>9}"
 GATEWAY_HEAD = f"{'GATEWAY':<20}{'URL':<32}{'STREAMS':>8}{'QUEUED':>8}{'ENGINES':>9}"
 
 
@@ -139,7 +139,7 @@ def table(picture: Picture) -> str:
     lines = [ENGINE_HEAD]
     lines += [
         f"{e.name or e.engine:<20}{e.service:<16}{e.state:<10}{e.backend:<9}{e.running:>5}{e.waiting:>6}{e.max_streams:>6}"
-        f"{f'{e.blocks_used}/{e.blocks_total}':>14}{e.tokens_per_s:>9.1f}{e.step:>10}  {e.remark}".rstrip()
+        f"{f'{e.blocks_used}/{e.blocks_total}':>14}{e.tokens_per_s:>9.1f}{e.step:>9}  {e.remark}".rstrip()
         for e in picture.engines
     ] or ["  none was heard"]
     lines += ["", GATEWAY_HEAD]
