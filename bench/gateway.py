@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import secrets
 import shutil
 import statistics
 import subprocess
@@ -24,9 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.support.processes import ROOT, Process, free_port, machine, wait_port  # noqa: E402
-from services.console.fleet.instance import Instance  # noqa: E402
-from shared.keys import add_key  # noqa: E402
+from bench.support.processes import ROOT, Process, free_port, machine, wait_port
+from services.console.fleet.instance import Instance
+from shared.keys import add_key
 
 UNDER_TEST_CPU = 0
 OTHERS_CPU = 1
@@ -50,10 +49,37 @@ def headrace(folder: Path, step_s: float) -> Iterator[tuple[int, str, list[Proce
     running = [nats]
     try:
         wait_port(nats_port, nats)
-        gateway_argv = [PYTHON, "-m", "services.gateway", *bus, "--nats-user", "gateway", "--nats-password-file", str(files["gateway"])]
+        gateway_argv = [
+            PYTHON,
+            "-m",
+            "services.gateway",
+            *bus,
+            "--nats-user",
+            "gateway",
+            "--nats-password-file",
+            str(files["gateway"]),
+        ]
         gateway_argv += ["--http-port", str(port), "--keys-file", str(keys)]
-        engine_argv = [PYTHON, "-m", "services.engine", *bus, "--nats-user", "engine", "--nats-password-file", str(files["engine"])]
-        engine_argv += ["--service", "m", "--backend", "fake", "--fake-stamp", "true", "--fake-step-s", str(step_s)]
+        engine_argv = [
+            PYTHON,
+            "-m",
+            "services.engine",
+            *bus,
+            "--nats-user",
+            "engine",
+            "--nats-password-file",
+            str(files["engine"]),
+        ]
+        engine_argv += [
+            "--service",
+            "m",
+            "--backend",
+            "fake",
+            "--fake-stamp",
+            "true",
+            "--fake-step-s",
+            str(step_s),
+        ]
         engine_argv += ["--fake-max-streams", "1024", "--fake-total-blocks", "65536"]
         gateway = Process("gateway", gateway_argv, cpu=UNDER_TEST_CPU)
         running.append(gateway)
@@ -76,7 +102,11 @@ def _wait_ready(port: int, key: str) -> None:
 def backend(step_s: float) -> Iterator[tuple[int, Process]]:
     """Start the paced backend."""
     port = free_port()
-    process = Process("backend", [PYTHON, str(ROOT / "bench/support/paced_backend.py"), str(port), "--step", str(step_s)], cpu=OTHERS_CPU)
+    process = Process(
+        "backend",
+        [PYTHON, str(ROOT / "bench/support/paced_backend.py"), str(port), "--step", str(step_s)],
+        cpu=OTHERS_CPU,
+    )
     try:
         wait_port(port, process)
         yield port, process
@@ -118,7 +148,15 @@ def router(binary: str) -> Callable:
     def start(_: Path, step_s: float) -> Iterator[tuple[int, str, list[Process]]]:
         port, metrics = free_port(), free_port()
         with backend(step_s) as (upstream, _backend):
-            argv = [binary, "--worker-urls", f"http://127.0.0.1:{upstream}", "--host", "127.0.0.1", "--port", str(port)]
+            argv = [
+                binary,
+                "--worker-urls",
+                f"http://127.0.0.1:{upstream}",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ]
             argv += ["--policy", "round_robin", "--prometheus-port", str(metrics)]
             process = Process("vllm-router", argv, cpu=UNDER_TEST_CPU)
             try:
@@ -130,10 +168,27 @@ def router(binary: str) -> Callable:
     return start
 
 
-def measure(port: int, key: str, processes: list[Process], *, seconds: float, plain: bool, connections: int) -> dict[str, object]:
+def measure(
+    port: int, key: str, processes: list[Process], *, seconds: float, plain: bool, connections: int
+) -> dict[str, object]:
     """Run the load once; return its figures with the CPU of each process per token and per request."""
-    argv = ["taskset", "-c", str(OTHERS_CPU), PYTHON, str(ROOT / "bench/support/stream_load.py"), str(port)]
-    argv += ["--key", key, "--seconds", str(seconds), "--connections", str(connections), *(["--plain", "--tokens", "4"] if plain else [])]
+    argv = [
+        "taskset",
+        "-c",
+        str(OTHERS_CPU),
+        PYTHON,
+        str(ROOT / "bench/support/stream_load.py"),
+        str(port),
+    ]
+    argv += [
+        "--key",
+        key,
+        "--seconds",
+        str(seconds),
+        "--connections",
+        str(connections),
+        *(["--plain", "--tokens", "4"] if plain else []),
+    ]
     before: list[float] = []
     after: list[float] = []
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as load:
@@ -150,9 +205,13 @@ def measure(port: int, key: str, processes: list[Process], *, seconds: float, pl
     spent_us = [(b - a) * 1e6 for a, b in zip(before, after, strict=True)]
     tokens, requests = int(figures["tokens"]), int(figures["requests"])
     if tokens:
-        figures["us_per_token"] = {p.name: round(us / tokens, 2) for p, us in zip(processes, spent_us, strict=True)}
+        figures["us_per_token"] = {
+            p.name: round(us / tokens, 2) for p, us in zip(processes, spent_us, strict=True)
+        }
     if requests:
-        figures["us_per_request"] = {p.name: round(us / requests, 1) for p, us in zip(processes, spent_us, strict=True)}
+        figures["us_per_request"] = {
+            p.name: round(us / requests, 1) for p, us in zip(processes, spent_us, strict=True)
+        }
     figures["rss_mib"] = round(processes[0].rss_mib(), 1)
     return figures
 
@@ -170,7 +229,9 @@ def middle(runs: list[dict[str, object]], key: str) -> dict[str, object]:
 
 def main() -> None:
     """Run all systems in turn, `rounds` times interleaved, and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--router", default=shutil.which("vllm-router") or "")
@@ -186,32 +247,61 @@ def main() -> None:
     short: list = []
     for _ in range(options.rounds):
         for name, start in systems.items():
-            with tempfile.TemporaryDirectory() as folder, start(Path(folder), STEP_S) as (port, key, processes):
-                paced[name].append(measure(port, key, processes, seconds=options.seconds, plain=False, connections=128))
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                start(Path(folder), STEP_S) as (port, key, processes),
+            ):
+                paced[name].append(
+                    measure(
+                        port, key, processes, seconds=options.seconds, plain=False, connections=128
+                    )
+                )
                 if name == "headrace":
-                    short.append(measure(port, key, processes, seconds=options.seconds / 2, plain=True, connections=32))
-        with tempfile.TemporaryDirectory() as folder, headrace(Path(folder), 0.0) as (port, key, processes):
-            saturated.append(measure(port, key, processes, seconds=options.seconds, plain=False, connections=128))
+                    short.append(
+                        measure(
+                            port,
+                            key,
+                            processes,
+                            seconds=options.seconds / 2,
+                            plain=True,
+                            connections=32,
+                        )
+                    )
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            headrace(Path(folder), 0.0) as (port, key, processes),
+        ):
+            saturated.append(
+                measure(port, key, processes, seconds=options.seconds, plain=False, connections=128)
+            )
     result = {
         "machine": machine("vllm-router", "nats-py", "uvloop", "httptools", "msgspec"),
         "paced": {name: middle(runs, "us_per_token") for name, runs in paced.items()},
         "short_requests": middle(short, "us_per_request"),
         "saturated": middle(saturated, "tokens_per_s"),
     }
-    print(json.dumps(result, indent=2))
+    print(json.dumps(result, indent=2), flush=True)
     if not options.json:
         show(result)
 
 
 def show(result: dict) -> None:
     """Print the table."""
-    print(f"\n{'paced 128 × 64, 10 ms':<24}{'CPU µs/token':>14}{'p50 ms':>9}{'p99 ms':>9}{'tok/s':>9}{'failed':>8}")
+    print(
+        f"\n{'paced 128 × 64, 10 ms':<24}{'CPU µs/token':>14}{'p50 ms':>9}{'p99 ms':>9}{'tok/s':>9}{'failed':>8}"
+    )
     for name, run in result["paced"].items():
         cpu = next(iter(run["us_per_token"].values()))
-        print(f"{name:<24}{cpu:>14}{run['token_p50_ms']:>9}{run['token_p99_ms']:>9}{run['tokens_per_s']:>9}{run['failed']:>8}")
+        print(
+            f"{name:<24}{cpu:>14}{run['token_p50_ms']:>9}{run['token_p99_ms']:>9}{run['tokens_per_s']:>9}{run['failed']:>8}"
+        )
     print(f"\nheadrace, engine side and bus: {result['paced']['headrace']['us_per_token']}")
-    print(f"headrace, short requests, µs CPU each: {result['short_requests']['us_per_request']}, failed {result['short_requests']['failed']}")
-    print(f"headrace, steps without pause: {result['saturated']['tokens_per_s']} tokens/s, {result['saturated']['us_per_token']}")
+    print(
+        f"headrace, short requests, µs CPU each: {result['short_requests']['us_per_request']}, failed {result['short_requests']['failed']}"
+    )
+    print(
+        f"headrace, steps without pause: {result['saturated']['tokens_per_s']} tokens/s, {result['saturated']['us_per_token']}"
+    )
 
 
 if __name__ == "__main__":

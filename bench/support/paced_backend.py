@@ -14,17 +14,40 @@ import time
 import uvloop
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-PREFIX = b'data: {"id":"chatcmpl-0000000000000000","object":"chat.completion.chunk","created":1760000000,"model":"m","choices":[{"index":0,"delta":'
+PREFIX = (
+    b'data: {"id":"chatcmpl-0000000000000000","object":"chat.completion.chunk","created":1760000000,"model":"m",'
+    b'"choices":[{"index":0,"delta":'
+)
 TOKEN = PREFIX + b'{"content":"T%016d "},"logprobs":null,"finish_reason":null}]}\n\n'
 LAST = PREFIX + b'{},"logprobs":null,"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
-MODELS = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "created": 1760000000, "owned_by": "bench", "max_model_len": 4096}]})
+MODELS = json.dumps(
+    {
+        "object": "list",
+        "data": [
+            {
+                "id": "m",
+                "object": "model",
+                "created": 1760000000,
+                "owned_by": "bench",
+                "max_model_len": 4096,
+            }
+        ],
+    }
+)
 PLAIN = json.dumps(
     {
         "id": "chatcmpl-0",
         "object": "chat.completion",
         "created": 1760000000,
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello."}, "logprobs": None, "finish_reason": "stop"}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hello."},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
         "usage": {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22},
     }
 )
@@ -84,7 +107,10 @@ class Connection(asyncio.Protocol):
                 self._answer(PLAIN.encode())
 
     def _answer(self, body: bytes) -> None:
-        self.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        self.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
 
     def _split(self) -> tuple[bytes, bytes] | None:
         """Take one whole request off the buffer."""
@@ -108,7 +134,9 @@ class Connection(asyncio.Protocol):
 async def serve(port: int, step_s: float) -> None:
     """Serve until killed."""
     pacer = Pacer(step_s)
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(pacer), "127.0.0.1", port, backlog=2048)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(pacer), "127.0.0.1", port, backlog=2048
+    )
     await server.serve_forever()
 
 

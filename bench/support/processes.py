@@ -8,9 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
+
+from shared.settings import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 10.0
@@ -19,18 +22,25 @@ STOP_S = 10.0
 class Process:
     """One started process tree."""
 
-    def __init__(self, name: str, argv: list[str], *, cpu: int | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        cpu: int | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         if cpu is not None:
             argv = ["taskset", "-c", str(cpu), *argv]
         self.name = name
-        self.log = Path(f"/tmp/headrace-bench-{os.getpid()}-{name}.log")
+        self.log = Path(tempfile.gettempdir()) / f"headrace-bench-{os.getpid()}-{name}.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+                env={**environment(), "PYTHONPATH": str(ROOT), **(env or {})},
                 start_new_session=True,
             )
 
@@ -45,7 +55,9 @@ class Process:
     def check_alive(self) -> None:
         """Raise with the end of its log where it ended."""
         if self._process.poll() is not None:
-            raise RuntimeError(f"{self.name} ended with {self._process.returncode}:\n{self.log.read_text()[-3000:]}")
+            raise RuntimeError(
+                f"{self.name} ended with {self._process.returncode}:\n{self.log.read_text()[-3000:]}"
+            )
 
     def stop(self) -> None:
         """End the tree."""
@@ -105,18 +117,37 @@ def wait_port(port: int, process: Process, *, timeout_s: float = 60.0) -> None:
         process.check_alive()
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return
         except OSError:
             time.sleep(0.05)
+        else:
+            return
     raise TimeoutError(f"{process.name} does not listen on {port}")
 
 
 def machine(*packages: str) -> dict[str, str]:
     """Return what the figures depend on: CPU, kernel, Python, package versions, commit."""
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "?")
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "?",
+    )
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
     versions = {name: _version(name) for name in packages}
-    return {"cpu": f"{os.cpu_count()} × {cpu}", "kernel": platform.release(), "python": sys.version.split()[0], "commit": commit, **versions}
+    return {
+        "cpu": f"{os.cpu_count()} × {cpu}",
+        "kernel": platform.release(),
+        "python": sys.version.split()[0],
+        "commit": commit,
+        **versions,
+    }
 
 
 def _version(package: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -65,7 +66,7 @@ def wait_until_gone(pids: set[int], *, within_s: float = 10.0) -> set[int]:
 def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
     curl = next(line.strip() for line in platform.output if line.strip().startswith("curl "))
     answer = subprocess.run(
-        curl, shell=True, capture_output=True, text=True, timeout=20, check=True
+        shlex.split(curl), capture_output=True, text=True, timeout=20, check=True
     )
     pids = platform.pids()
     status = command(platform.home, "status")
@@ -247,7 +248,7 @@ def test_beyond_loopback_keys_are_wanted(tmp_path):
         "up",
         "--fake-engine",
         "--host",
-        "0.0.0.0",
+        "0.0.0.0",  # noqa: S104 - to see it refused
         "--port",
         str(free_port()),
         "--nats-port",
