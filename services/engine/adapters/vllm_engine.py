@@ -1,0 +1,313 @@
+"""Real vLLM behind the engine port.
+
+Uses `AsyncLLM` through attributes that it shows (`input_processor`, `output_processor`, `engine_core`) the way its own `add_request`
+does, with one difference: outputs become pieces at once instead of passing through a queue and a task per request (a quarter of the
+front's time per token). `tests/integration/test_vllm_seams.py` names each part relied upon, so that a new version fails there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import vllm
+from typing_extensions import override
+from vllm.exceptions import VLLMClientError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from services.engine.adapters.token_bytes import TokenBytes
+from services.engine.adapters.vllm_launch import start_async_llm
+from services.engine.adapters.vllm_load import StepStats, load_of
+from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput
+from services.engine.adapters.vllm_prompts import Prompts
+from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal_of, room, seed_of
+from services.engine.adapters.vllm_shape import Shape, shape_of
+from services.engine.adapters.vllm_tools import ToolParser
+from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
+from services.engine.settings import VllmSettings
+from shared import logs
+from shared.messages import Priority, RefuseReason
+
+FIRST_VERSION = (0, 32)
+END_VERSION = (0, 34)
+"""The first one that is not supported."""
+STOP_S = 5.0
+"""Time that vLLM's processes get to end before they are killed."""
+
+_RANK = {Priority.INTERACTIVE: 0, Priority.DEFAULT: 1, Priority.BATCH: 2}
+"""vLLM's priorities: the lowest number goes first."""
+
+_log = logs.get("vllm")
+
+
+class VllmEngine:
+    """Implements `InferenceEngine`."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        self._settings = settings
+        self._answers: dict[str, Answer] = {}
+        self._work_since = 0.0
+        self._doomed: list[str] = []
+        self._is_stopping = False
+        self._llm: AsyncLLM | None = None
+        self._prompts: Prompts | None = None
+
+    @override
+    def __repr__(self) -> str:
+        return f"<VllmEngine {self._settings.model} answers={len(self._answers)}>"
+
+    async def start(self, sink: Sink) -> Limits:
+        """Load the model and start the processes."""
+        check_version(vllm.__version__)
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._death: asyncio.Future[str] = self._loop.create_future()
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._llm = llm = await start_async_llm(self._settings, stat_loggers=[StepStats])
+        assert llm.output_handler is not None, "vLLM starts it where a loop runs"
+        llm.output_handler.add_done_callback(self._on_output_end)
+        await self._read_model(llm)
+        return self._abilities.limits
+
+    async def submit(self, job: Job) -> int:
+        """Render, tokenize, check, enqueue."""
+        if self._death.done():
+            raise EngineFailedError(self._death.result())
+        if job.key in self._answers:
+            raise RefusedError(RefuseReason.INVALID, f"the key {job.key} is in use")
+        answer = self._answers[job.key] = Answer(job.key, self._sink, on_end=self._forget)
+        try:
+            return await self._submit(job, answer)
+        except EngineDeadError as error:
+            self.cancel(job.key)
+            raise EngineFailedError("the engine core died") from error
+        except BaseException:
+            self.cancel(job.key)
+            raise
+
+    def cancel(self, key: str) -> None:
+        """Forget a job at once; vLLM learns of it before its next step."""
+        answer = self._answers.pop(key, None)
+        if answer is None:
+            return
+        answer.is_over = True
+        if not self._doomed:
+            self._loop.call_soon(self._abort)
+        self._doomed += answer.request_ids
+
+    def load(self) -> Load:
+        """Return the load by the core's last step."""
+        open_choices = self._open_choices()
+        if self._llm is None:
+            return Load()
+        return load_of(
+            self._stats,
+            self._abilities.limits,
+            open_choices=open_choices,
+            work_since=self._work_since,
+            now=self._loop.time(),
+        )
+
+    async def failed(self) -> str:
+        """Return once vLLM's output loop has ended, which it does when the core or a worker dies."""
+        return await asyncio.shield(self._death)
+
+    async def stop(self) -> None:
+        """End all processes; leaves no shared memory behind."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        for key in list(self._answers):
+            self.cancel(key)
+        if self._prompts is not None:
+            await self._prompts.stop()
+        if self._llm is not None:
+            await _shut_down(self._llm)
+            await self._tasks.__aexit__(None, None, None)
+
+    # --- start
+
+    async def _read_model(self, llm: AsyncLLM) -> None:
+        """Learn from vLLM what the model and the engine can do."""
+        config = llm.vllm_config
+        tokenizer = llm.get_tokenizer()
+        self._stats = _step_stats(llm)
+        self._supported_tasks = await llm.get_supported_tasks()
+        self._abilities = Abilities(
+            limits=_limits(self._settings, config),
+            vocab_size=config.model_config.get_vocab_size(),
+            max_logprobs=_max_logprobs(config.model_config),
+            defaults=config.model_config.get_diff_sampling_param(),
+        )
+        parser = self._settings.tool_call_parser
+        self._tool_parser = ToolParser(parser, tokenizer) if parser else None
+        self._prompts = Prompts(
+            self._settings, tokenizer=tokenizer, model_config=config.model_config
+        )
+        self._token_bytes = TokenBytes(self._prompts.backend_tokenizer)
+        await self._prompts.start()
+
+    # --- submit
+
+    async def _submit(self, job: Job, answer: Answer) -> int:
+        assert self._prompts is not None
+        shape = shape_of(job, self._tool_parser, shows_tools=self._prompts.shows_tools)
+        token_ids = await self._prompts.tokens(job.prompt)
+        self._check_wanted(answer)
+        max_tokens = room(job, len(token_ids), self._abilities.limits)
+        params = params_of(job, max_tokens, abilities=self._abilities, shape=shape)
+        request = await self._request(job, token_ids, params, shape)
+        self._check_wanted(answer)
+        answer.expect(
+            job.sampling.n, len(token_ids), token_bytes=self._token_bytes, top=job.sampling.logprobs
+        )
+        if shape.new_listener is not None:
+            answer.listen([shape.new_listener() for _ in range(job.sampling.n)])
+        await self._add(job, answer, request)
+        return len(token_ids)
+
+    def _check_wanted(self, answer: Answer) -> None:
+        """Raise where a wait of the submit saw the job cancelled, or the engine's end."""
+        if self._death.done():
+            raise EngineFailedError(self._death.result())
+        if answer.is_over:
+            raise RefusedError(RefuseReason.INVALID, "cancelled while it was submitted")
+
+    async def _request(
+        self, job: Job, token_ids: list[int], params: SamplingParams, shape: Shape
+    ) -> EngineCoreRequest:
+        """Return vLLM's request of the first choice. Raises `RefusedError`."""
+        try:
+            if shape.grammar is None:
+                return self._processed(job, token_ids, params)
+            # Checking a grammar builds it once: milliseconds within our limits, but not for the loop.
+            return await asyncio.to_thread(self._processed, job, token_ids, params)
+        except (VLLMClientError, ValueError) as error:
+            raise refusal_of(error, param=shape.param) from error
+
+    def _processed(
+        self, job: Job, token_ids: list[int], params: SamplingParams
+    ) -> EngineCoreRequest:
+        assert self._llm is not None
+        processor = self._llm.input_processor
+        request = processor.process_inputs(
+            job.key,
+            {"type": "token", "prompt_token_ids": token_ids},
+            params,
+            supported_tasks=self._supported_tasks,
+            priority=_RANK[job.priority],
+        )
+        processor.assign_request_id(request)
+        return request
+
+    async def _add(self, job: Job, answer: Answer, request: EngineCoreRequest) -> None:
+        """Hand the choices to vLLM, each as a request of its own."""
+        assert self._llm is not None
+        if not self._open_choices(but=answer):
+            self._work_since = self._loop.time()
+        for choice in range(job.sampling.n):
+            if answer.is_over:
+                return
+            own = request if choice == 0 else _sibling(request, choice, job.sampling.seed)
+            output = ChoiceOutput(answer, choice, own.request_id)
+            self._llm.output_processor.add_request(own, None, None, 0, output)
+            answer.request_ids.append(own.request_id)
+            await self._llm.engine_core.add_request_async(own)
+
+    # --- end
+
+    def _forget(self, key: str) -> None:
+        self._answers.pop(key, None)
+
+    def _open_choices(self, *, but: Answer | None = None) -> int:
+        return sum(answer.open_choices for answer in self._answers.values() if answer is not but)
+
+    def _abort(self) -> None:
+        """Tell vLLM of all that was cancelled in this turn of the loop."""
+        doomed, self._doomed = self._doomed, []
+        if doomed and self._llm is not None and not self._is_stopping:
+            self._tasks.create_task(_abort(self._llm, doomed))
+
+    def _on_output_end(self, _task: asyncio.Task[Any]) -> None:
+        if self._is_stopping or self._death.done():
+            return
+        assert self._llm is not None
+        reason = _death_of(self._llm)
+        _log.error("engine_core_died", reason=reason)
+        self._death.set_result(reason)
+        for answer in list(self._answers.values()):
+            answer.fail(reason)
+
+
+def check_version(version: str) -> None:
+    """Raise `EngineFailedError` where the version of vLLM is one that nobody has tried."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and FIRST_VERSION <= (int(numbers[1]), int(numbers[2])) < END_VERSION:
+        return
+    first, end = (".".join(map(str, each)) for each in (FIRST_VERSION, END_VERSION))
+    raise EngineFailedError(f"vLLM {version} is installed; install vllm >={first},<{end}")
+
+
+def _limits(settings: VllmSettings, config: Any) -> Limits:
+    return Limits(
+        backend="vllm",
+        model=settings.served_name or Path(settings.model).name,
+        version=vllm.__version__,
+        max_model_len=config.model_config.max_model_len,
+        max_streams=config.scheduler_config.max_num_seqs,
+        # One block of the pool is vLLM's own.
+        total_blocks=config.cache_config.num_gpu_blocks - 1,
+        block_tokens=config.cache_config.block_size,
+    )
+
+
+def _max_logprobs(model_config: Any) -> int:
+    most: int = model_config.max_logprobs
+    return model_config.get_vocab_size() if most < 0 else most
+
+
+def _step_stats(llm: AsyncLLM) -> StepStats:
+    loggers = llm.logger_manager.stat_loggers if llm.logger_manager else ()
+    stats = next((each for each in loggers if isinstance(each, StepStats)), None)
+    if stats is None:
+        raise EngineFailedError(
+            "vLLM's statistics are off; take disable_log_stats out of vllm.extra_args"
+        )
+    return stats
+
+
+def _sibling(request: EngineCoreRequest, choice: int, seed: int | None) -> EngineCoreRequest:
+    """Return the request of another choice."""
+    own = copy(request)
+    own.request_id = f"{request.request_id}.{choice}"
+    own.sampling_params = copy(request.sampling_params)
+    own.sampling_params.seed = seed_of(seed, choice)
+    return own
+
+
+async def _abort(llm: AsyncLLM, request_ids: list[str]) -> None:
+    try:
+        await llm.abort(request_ids, internal=True)
+    except EngineDeadError:
+        # Then nothing of them runs.
+        return
+
+
+def _death_of(llm: AsyncLLM) -> str:
+    manager = llm.engine_core.resources.engine_manager
+    ends = manager.finished_procs() if manager is not None else {}
+    told = ", ".join(f"{name} ended with code {code}" for name, code in ends.items())
+    return f"vLLM's engine core died ({told or 'see its log'})"
+
+
+async def _shut_down(llm: AsyncLLM) -> None:
+    await asyncio.to_thread(llm.shutdown, timeout=STOP_S)
+    handler = llm.output_handler
+    if handler is not None:
+        await asyncio.wait((handler,), timeout=STOP_S)
