@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -176,6 +178,23 @@ def test_all_addresses_of_a_name_are_served(run):
                 writer.close()
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "allowed"),
+    [(400, 400, 16), (1024, 4096, 3712), (1024, 20_000, 8192), (9, 9, 1)],
+)
+def test_connections_are_what_the_file_limit_allows(soft, hard, allowed):
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
+        "print(connections_allowed(8192), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    code = "from services.gateway.http.listeners import connections_allowed;" + code
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    ).stdout
+
+    assert f"{allowed} ({min(hard, 8192 + 384)}, {hard})" == output.strip()
 
 
 def test_server_that_was_not_started_says_so():

@@ -32,12 +32,18 @@ class HttpServer:
         self._error_body = error_body
         self._shell: Shell | None = None
         self._servers: list[asyncio.Server] = []
+        self._port = 0
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
         """The port listened on."""
-        return int(self._servers[0].sockets[0].getsockname()[1])
+        return self._port
+
+    @property
+    def max_connections(self) -> int:
+        """What the settings ask for, or as many as the process's file limit allows if that is less."""
+        return self._running.max_connections
 
     @property
     def counts(self) -> HttpCounts:
@@ -60,6 +66,7 @@ class HttpServer:
             prepare_listener(sock, settings)
             listeners = [sock]
         self._shell = shell
+        self._port = listeners[0].getsockname()[1]
         for listener in listeners:
             server = await loop.create_server(
                 lambda: Connection(shell),
