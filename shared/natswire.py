@@ -1,4 +1,4 @@
-"""The NATS wire: nats-py behind the `Wire` port, through its public API but for the three places that say so.
+"""The NATS wire: nats-py behind the `Wire` port, through its public API but for the places that say so.
 
 nats-py's `publish` is a coroutine, ours is not. As long as its buffer has room it never suspends, so it is run to its end at once
 (`_hand_on`); else, and while the server is away, frames wait in a bounded queue of ours that one task empties in order.
@@ -221,9 +221,17 @@ class NatsWire:
     def next_server(self, servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
         """Client callback: choose the server that failed least; wait longer each time, with jitter against a returning crowd."""
         self._tried_s = self._clock()
+        self._end_leftovers()
         server = min(servers, key=lambda s: s.reconnects)
         wait_s = min(MAX_BACK_OFF_S, RETRY_S * 2 ** min(server.reconnects, 10))
         return server, wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+
+    def _end_leftovers(self) -> None:
+        """End the tasks of an attempt that failed late: nats-py 2.16 forgets them, and their PINGs add up to a false alarm."""
+        client = self.client
+        for task in (client._reading_task, client._ping_interval_task, client._flusher_task):  # noqa: SLF001 - see above
+            if task is not None:
+                task.cancel()
 
     async def on_disconnected(self) -> None:
         """Client callback: the connection broke."""

@@ -95,9 +95,11 @@ def start(settings: NatsSettings, use: Callable[[NatsBus], Awaitable[None]] | No
     async def scenario() -> None:
         async with asyncio.TaskGroup() as group:
             bus = await NatsBus.connect(settings, group=group, name="test bus")
-            if use is not None:
-                await use(bus)
-            await bus.close()
+            try:
+                if use is not None:
+                    await use(bus)
+            finally:
+                await bus.close()
 
     try:
         asyncio.run(scenario())
