@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from services.engine.adapters.fake import FakeEngine
 from services.engine.ports import InferenceEngine
@@ -31,9 +32,22 @@ from shared.messages import (
     TokenBatch,
 )
 from shared.runtime import Runtime
+from shared.vloop import run_virtual
+
+P = ParamSpec("P")
 
 ENGINE = EngineId("e1")
 FAST = FakeSettings(step_s=0.01, prefill_tokens_per_s=1e6)
+
+
+def virtual(scenario: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a coroutine function a test that runs in virtual time."""
+
+    @wraps(scenario)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(scenario(*args, **kwargs))
+
+    return test
 
 
 class PretendGateway:
