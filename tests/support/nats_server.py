@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 START_S = 10.0
@@ -72,29 +71,27 @@ class NatsServer:
         if self._config:
             (self.folder / "nats.conf").write_text(self._config)
             command += ["-c", self.folder / "nats.conf"]
+        said = len(self.log)
         with (self.folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
-        self._wait_until_open(self._process)
+        self._wait_until_ready(self._process, said)
 
-    def _wait_until_open(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], said: int) -> None:
+        """Believe the log of this very process only: an open port may be another server's."""
         deadline_s = time.monotonic() + START_S
-        while time.monotonic() < deadline_s:
+        while "Server is ready" not in self.log[said:]:
             if process.poll() is not None:
                 raise RuntimeError(
-                    f"nats-server ended with {process.returncode}:\n{self.log[-2000:]}"
+                    f"nats-server ended with {process.returncode}:\n{self.log[said:]}"
                 )
-            # INFO comes as soon as the server takes clients; an open port alone says less.
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
-                probe.settimeout(1)
-                if probe.recv(4) == b"INFO":
-                    return
+            if time.monotonic() > deadline_s:
+                self.kill()
+                raise TimeoutError(
+                    f"{self.url} was not open within {START_S} s:\n{self.log[said:]}"
+                )
             time.sleep(0.01)
-        self.kill()
-        raise TimeoutError(
-            f"nats-server did not open {self.url} within {START_S} s:\n{self.log[-2000:]}"
-        )
 
     def stop(self) -> None:
         """End it as an operator would (SIGTERM), killing it after 5 s; the folder stays."""
