@@ -98,7 +98,6 @@ class EngineService:
             if await self._start_backend(runtime):
                 await self._serve(runtime)
         finally:
-            self._delivery.flush()
             await self._backend.stop()
 
     def heartbeat(self) -> EngineHeartbeat:

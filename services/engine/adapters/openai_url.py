@@ -19,7 +19,7 @@ from services.engine.adapters.openai_refusal import refusal_of
 from services.engine.adapters.sse import EventTooBigError, SseReader
 from services.engine.ports import EngineFailedError, Job, Limits, Load, Piece, RefusedError, Sink
 from services.engine.settings import OpenAiSettings
-from shared.messages import RefuseReason, StreamError
+from shared.messages import RefuseReason, StreamError, TokensPrompt
 
 _MAX_ERROR_BYTES = 64 << 10
 _MAX_MODELS_BYTES = 1 << 20
@@ -91,6 +91,7 @@ class OpenAiEngine:
         if self._group is None or self._death.done():
             raise EngineFailedError("the engine has stopped, or its server is gone")
         self._check_room(job.sampling.n)
+        self._check_length(job)
         if not self._open:
             self._chunk_at = self._loop.time()
         request = self._open[job.key] = _Open(job, self._loop)
@@ -143,6 +144,19 @@ class OpenAiEngine:
         if self._count_choices() + choices > limit:
             message = f"all {limit} places of openai.max_streams are taken"
             raise RefusedError(RefuseReason.OVERLOADED, message)
+
+    def _check_length(self, job: Job) -> None:
+        """Refuse what cannot fit whatever the tokenizer says: some servers shorten the answer without a word."""
+        context, wanted = self._model.max_model_len, job.sampling.max_tokens or 1
+        least = len(job.prompt.token_ids) if isinstance(job.prompt, TokensPrompt) else 1
+        if least + wanted > context:
+            raise RefusedError(
+                RefuseReason.TOO_LONG,
+                f"This model's maximum context length is {context} tokens. However, you requested"
+                f" {wanted} tokens in the completion and at least {least} in the prompt."
+                " Reduce one of them.",
+                param="max_tokens",
+            )
 
     async def _serve(self, request: _Open) -> None:
         """Carry one request from its beginning to its last piece; every trouble ends in a refusal or an error piece."""

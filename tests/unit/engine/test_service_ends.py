@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from services.engine.adapters.fake import FakeEngine
 from services.engine.settings import FakeSettings, RingSettings
 from shared.ids import StreamNo
 from shared.membus import Faults, set_faults
@@ -13,7 +14,7 @@ from shared.messages import (
     RefuseReason,
     TokenBatch,
 )
-from tests.support.engine_shell import engine_shell, virtual
+from tests.support.engine_shell import FAST, engine_shell, virtual
 
 SLOW_SUBMIT = FakeSettings(step_s=0.01, prefill_tokens_per_s=1e6, render_s=1.0)
 
@@ -76,6 +77,7 @@ async def test_cancels_of_unknown_and_finished_streams_change_nothing():
         await asyncio.sleep(0.1)
 
         assert await shell.gateway.accepted()
+        assert (await shell.gateway.resend(stream)).gone
 
 
 # --- time
@@ -92,6 +94,41 @@ async def test_the_deadline_ends_a_stream_with_its_usage():
         assert (0, 1) == (first.choice, last.choice)
         assert 150 < last.extra.usage.completion_tokens < 250
         assert shell.service.heartbeat().running == 0
+
+
+@virtual
+async def test_a_stream_that_never_began_owes_nothing_after_its_deadline():
+    fake = FakeSettings(step_s=0.1, prefill_tokens_per_s=1e9, max_streams=1)
+    async with engine_shell(fake=fake) as shell:
+        await shell.gateway.accepted(max_tokens=20)
+        stream = await shell.gateway.accepted(max_tokens=1000, deadline_s=1.0)
+        await asyncio.sleep(5)
+
+        (last,) = shell.gateway.deltas(stream)
+        assert last.finish is Finish.TIMEOUT
+        assert shell.service.heartbeat().outstanding_tokens == 0
+
+
+class StubbornBackend(FakeEngine):
+    """Takes the job although it was cancelled meanwhile."""
+
+    async def submit(self, job):
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            await super().submit(job)
+            raise
+        return await super().submit(job)
+
+
+@virtual
+async def test_a_backend_that_took_the_job_all_the_same_is_told_again():
+    async with engine_shell(backend=StubbornBackend(FAST)) as shell:
+        submit = shell.gateway.submit(max_tokens=1000, deadline_s=0.5)
+        answer = await shell.gateway.ask(submit)
+
+        assert isinstance(answer, Refused)
+        assert shell.backend.load().running + shell.backend.load().waiting == 0
 
 
 @virtual
