@@ -31,6 +31,8 @@ from shared.typedbus import TypedBus
 
 TICK_S = 0.1
 SLOW_TICK_S = 1.0
+LATE_TICK_S = 0.5
+"""A tick that comes so much too late says that this process stood still: then nobody's silence counts, their beats wait unread."""
 STOP_S = 3.0
 """What stopping takes after the drain: errors to those that are still waiting, idle connections closed, the bus flushed."""
 
@@ -190,10 +192,11 @@ class GatewayService:
             self.calls.deliver(verdicts)
 
     async def _tick_forever(self) -> None:
-        beat_at = slow_at = self._clock()
+        beat_at = slow_at = ticked_at = self._clock()
         while True:
             now = self._clock()
-            self._watch_silence(now)
+            self._watch_silence(now, is_late=now - ticked_at > TICK_S + LATE_TICK_S)
+            ticked_at = now
             self.calls.tick()
             if now >= beat_at:
                 self._send_heartbeat()
@@ -203,8 +206,8 @@ class GatewayService:
                 slow_at = now + SLOW_TICK_S
             await asyncio.sleep(TICK_S)
 
-    def _watch_silence(self, now: float) -> None:
-        if not self._bus.is_connected:
+    def _watch_silence(self, now: float, *, is_late: bool) -> None:
+        if is_late or not self._bus.is_connected:
             self.lookout.forgive_silence(now=now)
             return
         for loss in self.lookout.silent(now=now):

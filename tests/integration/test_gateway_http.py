@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -67,10 +68,12 @@ def run(
             await world.add_engine(**engine)
         await until(lambda: world.http[0].url)
         site = Site(world)
-        async with asyncio.timeout(30):
-            await scenario(site)
-        for wire in site.wires:
-            wire.close()
+        try:
+            async with asyncio.timeout(30):
+                await scenario(site)
+        finally:
+            for wire in site.wires:
+                wire.close()
         await world.assert_nothing_is_left()
 
     play_live(whole)
@@ -421,3 +424,18 @@ def test_a_stopping_gateway_finishes_streams_and_refuses_what_comes_on_open_conn
         assert "[DONE]" == events(body)[-1]
 
     run(scenario, engine=SLOW, drain_s=5.0)
+
+
+def test_a_gateway_that_stood_still_does_not_take_its_engines_for_dead():
+    async def scenario(site: Site) -> None:
+        wire = await site.begin(CHAT | {"stream": True, "max_tokens": 400})
+        await wire.head()
+
+        time.sleep(3.0)  # noqa: ASYNC251 - nothing of this loop runs, as when the process is starved
+        body = b""
+        while piece := await wire.chunk():
+            body += piece
+
+        assert "[DONE]" == events(body)[-1]
+
+    run(scenario, engine=SLOW)

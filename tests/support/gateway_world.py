@@ -254,9 +254,11 @@ async def _play(scenario: Scenario, seed: int) -> None:
     with _ended():
         async with asyncio.TaskGroup() as group:
             world = GatewayWorld(group, seed=seed)
-            await scenario(world)
-            for door in world.http:
-                await door.stop()
+            try:
+                await scenario(world)
+            finally:
+                for door in world.http:
+                    await door.stop()
             raise _Over
 
 
