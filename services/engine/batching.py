@@ -6,6 +6,8 @@ A message is closed early where the next delta would take it past the bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from typing_extensions import override
 
 from shared.ids import EngineId, GatewayId
@@ -25,9 +27,11 @@ class _Open:
 class Outbox:
     """What waits for the end of the tick."""
 
-    def __init__(self, engine: EngineId, *, max_bytes: int) -> None:
+    def __init__(self, engine: EngineId, *, max_bytes: int, on_first: Callable[[], object]) -> None:
         self._engine = engine
         self._max_bytes = max_bytes
+        self._on_first = on_first
+        """Called with the first delta since `take`: to have `take` called at the end of the tick."""
         self._open: dict[GatewayId, _Open] = {}
         self._closed: list[TokenBatch] = []
 
@@ -35,20 +39,18 @@ class Outbox:
     def __repr__(self) -> str:
         return f"<Outbox {len(self._closed)} closed, {len(self._open)} open>"
 
-    def add(self, gateway: GatewayId, delta: Delta, size: int) -> bool:
-        """Take a delta of `size` bytes; return whether it is the first since `take`."""
+    def add(self, gateway: GatewayId, delta: Delta, size: int) -> None:
+        """Take a delta of `size` bytes."""
         message = self._open.get(gateway)
         if message is None:
-            is_first = not self._open and not self._closed
+            if not self._open:
+                self._on_first()
             message = self._open[gateway] = _Open()
-        else:
-            is_first = False
-            if message.size + size > self._max_bytes:
-                self._close(gateway, message)
-                message = self._open[gateway] = _Open()
+        elif message.size + size > self._max_bytes:
+            self._close(gateway, message)
+            message = self._open[gateway] = _Open()
         message.deltas.append(delta)
         message.size += size
-        return is_first
 
     def take(self) -> list[TokenBatch]:
         """Return the messages in order and begin anew."""

@@ -46,12 +46,13 @@ class StreamRing:
         """Number of the next delta to come."""
         return self.first_seq + len(self._starts)
 
-    def append(self, delta: Delta) -> None:
-        """Keep the next delta."""
+    def append(self, delta: Delta) -> int:
+        """Keep the next delta; return its size in bytes."""
         buffer = self.buffer
         start = len(buffer)
         _encode_into(delta, buffer, start)
         self._starts.append(start)
+        return len(buffer) - start
 
     def drop_older_half(self) -> int:
         """Drop the oldest deltas down to half of the bytes, at least one; return the bytes freed."""
@@ -96,15 +97,13 @@ class RingStore:
 
     def append(self, ring: StreamRing, delta: Delta) -> int:
         """Keep a delta of a live stream; return its size in bytes."""
-        before = len(ring.buffer)
-        ring.append(delta)
-        after = len(ring.buffer)
-        self.total_bytes += after - before
-        if after > self._stream_bytes:
+        size = ring.append(delta)
+        self.total_bytes += size
+        if len(ring.buffer) > self._stream_bytes:
             self.total_bytes -= ring.drop_older_half()
         if self.total_bytes > self._total_bytes:
             self._make_room(ring)
-        return after - before
+        return size
 
     def finish(self, key: str, ring: StreamRing, *, now: float) -> None:
         """Keep the ring of a finished stream for a while."""
