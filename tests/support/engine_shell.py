@@ -16,6 +16,7 @@ from services.engine.settings import EngineSettings, FakeSettings
 from shared.bus import Bus
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo
 from shared.membus import MemoryBus, MemoryHub
+from shared.memwire import OUTBOUND_BYTES
 from shared.messages import (
     HEARTBEAT_S,
     Accepted,
@@ -166,6 +167,7 @@ async def engine_shell(
     backend: InferenceEngine | None = None,
     gateways: int = 1,
     wait_ready: bool = True,
+    outbound_bytes: int = OUTBOUND_BYTES,
     **settings: Any,
 ) -> AsyncIterator[Shell]:
     """Run an engine with pretend gateways; stop it at the end without a drain."""
@@ -174,7 +176,9 @@ async def engine_shell(
     outcome: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
-            bus = await MemoryBus.join(hub, group=group, name="engine")
+            bus = await MemoryBus.join(
+                hub, group=group, name="engine", outbound_bytes=outbound_bytes
+            )
             shell = Shell(hub, Runtime(group), backend or FakeEngine(fake), bus)
             for number in range(gateways):
                 theirs = await MemoryBus.join(hub, group=group, name="gateway")

@@ -204,6 +204,22 @@ async def test_lost_deltas_can_be_had_again():
 
 
 @virtual
+async def test_what_the_bus_did_not_take_can_be_had_again():
+    async with engine_shell(outbound_bytes=2_000) as shell:
+        stream = await shell.gateway.accepted(max_tokens=500)
+        await asyncio.sleep(1)
+        shell.bus.cut()
+        await asyncio.sleep(1.5)
+        shell.bus.heal()
+        await asyncio.sleep(5)
+
+        assert shell.service.counts.unsent_batches > 0
+        assert len(shell.gateway.deltas(stream)) < 500
+        resent = await shell.gateway.resend(stream)
+        assert [delta.seq for delta in resent.deltas] == list(range(500))
+
+
+@virtual
 async def test_a_resend_of_a_live_stream_has_what_there_is():
     async with engine_shell() as shell:
         stream = await shell.gateway.accepted(max_tokens=1000)
