@@ -6,8 +6,15 @@ from typing import Any
 
 import msgspec
 
-from services.engine.ports import Job
-from shared.messages import ChatPrompt, Prompt, Sampling, TextPrompt, TokensPrompt
+from services.engine.ports import Job, RefusedError
+from shared.messages import (
+    ChatPrompt,
+    Prompt,
+    RefuseReason,
+    Sampling,
+    TextPrompt,
+    TokensPrompt,
+)
 
 CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
@@ -17,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def request_of(job: Job, *, model: str) -> tuple[str, bytes]:
-    """Return path and body."""
+    """Return path and body. Raises `RefusedError` where a part of the job is no JSON."""
     is_chat = isinstance(job.prompt, ChatPrompt)
     body: dict[str, Any] = {
         "model": model,
@@ -49,13 +56,24 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
         case TokensPrompt():
             return {"prompt": prompt.token_ids}
         case ChatPrompt():
-            fields: dict[str, Any] = {"messages": msgspec.Raw(prompt.messages_json)}
+            fields: dict[str, Any] = {"messages": _parsed(prompt.messages_json, "messages")}
             if prompt.tools_json:
-                fields["tools"] = msgspec.Raw(prompt.tools_json)
+                fields["tools"] = _parsed(prompt.tools_json, "tools")
                 fields["tool_choice"] = _tool_choice(prompt.tool_choice)
                 if not prompt.parallel_tool_calls:
                     fields["parallel_tool_calls"] = False
             return fields
+
+
+def _parsed(raw: bytes, param: str) -> object:
+    """Return the JSON value; copied in as text, a broken one could add fields to the body around it."""
+    try:
+        value: object = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedError(
+            RefuseReason.INVALID, f"{param} is no JSON: {error}", param=param
+        ) from error
+    return value
 
 
 def _tool_choice(choice: str) -> object:
@@ -105,6 +123,7 @@ def _text_only(sampling: Sampling) -> dict[str, Any]:
 
 def _response_format(sampling: Sampling) -> dict[str, Any] | None:
     if sampling.json_schema is not None:
-        schema = {"name": "answer", "schema": msgspec.Raw(sampling.json_schema), "strict": True}
-        return {"type": "json_schema", "json_schema": schema}
+        schema = _parsed(sampling.json_schema, "response_format")
+        answer = {"name": "answer", "schema": schema, "strict": True}
+        return {"type": "json_schema", "json_schema": answer}
     return {"type": "json_object"} if sampling.json_object else None

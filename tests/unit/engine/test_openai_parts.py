@@ -13,7 +13,7 @@ from services.engine.adapters.openai_chunks import BrokenStreamError, ChunkReade
 from services.engine.adapters.openai_models import find_model
 from services.engine.adapters.openai_refusal import refusal_of
 from services.engine.adapters.sse import MAX_EVENT_BYTES, EventTooBigError, SseReader
-from services.engine.ports import EngineFailedError, Job
+from services.engine.ports import EngineFailedError, Job, RefusedError
 from services.engine.settings import OpenAiSettings
 from shared.ids import RequestId
 from shared.messages import (
@@ -195,6 +195,14 @@ def test_a_plain_chat_has_no_field_too_many():
 
     assert path == "/chat/completions"
     assert {"model", "stream", "stream_options", "messages"} == set(body)
+
+
+@pytest.mark.parametrize("messages", [b'[],"model":"other"', b"[", b"\xff", b""])
+def test_messages_cannot_add_fields_around_them(messages):
+    with pytest.raises(RefusedError) as caught:
+        body_of(ChatPrompt(messages_json=messages))
+
+    assert (RefuseReason.INVALID, "messages") == (caught.value.reason, caught.value.param)
 
 
 def test_every_set_field_is_sent():
