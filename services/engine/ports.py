@@ -1,4 +1,4 @@
-"""The port to an inference backend: real vLLM, the fake, or any OpenAI-compatible server implement it; one contract suite tests all three."""
+"""The port to an inference backend. Real vLLM, the fake and any OpenAI-compatible server implement it; one contract suite tests them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from shared.ids import RequestId, StreamNo
+from shared.ids import RequestId
 from shared.messages import DeltaExtra, Finish, Priority, Prompt, RefuseReason, Sampling
 
 
@@ -88,14 +88,16 @@ class InferenceEngine(Protocol):
         ...
 
     async def submit(self, job: Job) -> int:
-        """Render, tokenize, check and enqueue a job; return its prompt length in tokens. Pieces follow through the sink, maybe before the return.
+        """Render, tokenize, check and enqueue a job; return its prompt length in tokens.
+
+        Pieces follow through the sink, maybe before the return.
 
         Raises `RefusedError`, `EngineFailedError`. The same key twice is refused as INVALID.
         """
         ...
 
     def cancel(self, key: str) -> None:
-        """Stop a job within one step and free what it holds. Unknown or finished keys are ignored. Also legal while `submit` is under way."""
+        """Stop a job within one step and free what it holds. Unknown or finished keys are ignored; legal while `submit` is under way."""
         ...
 
     def load(self) -> Load:

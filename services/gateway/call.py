@@ -25,7 +25,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     user: str = ""
     work_tokens: int = 0
-    """Estimated token work over all prompts and choices: prompt bytes ÷ 4 + tokens allowed to be generated. For admission and routing only."""
+    """Estimated token work over all prompts and choices: prompt bytes ÷ 4 + tokens allowed to be generated.
+    For admission and routing only."""
 
 
 class ApiError(HeadraceError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from services.console import output
@@ -56,6 +57,11 @@ def engine_args(pairs: list[str]) -> tuple[str, ...]:
     return tuple(args)
 
 
+def service_name(model: str) -> str:
+    """Return a model's name as a service's: dots and the like cannot be in a NATS subject (`Qwen2.5-0.5B` → `Qwen2-5-0-5B`)."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", model).strip("-") or "model"
+
+
 def _finder(options: UpOptions, settings: ConsoleSettings) -> FindModel:
     async def find() -> Model:
         if options.backend != "vllm":
@@ -63,8 +69,7 @@ def _finder(options: UpOptions, settings: ConsoleSettings) -> FindModel:
         found = await find_or_fetch(
             options.model, settings.models, env=settings.environment, progress=output.note
         )
-        return Model(
-            name=options.service or found.name, path=found.path, weight_bytes=found.weight_bytes
-        )
+        name = options.service or service_name(found.name)
+        return Model(name=name, path=found.path, weight_bytes=found.weight_bytes)
 
     return find

@@ -57,10 +57,13 @@ class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_needed_bytes(options: UpOptions, *, weight_bytes: int) -> int:
-    """Return the memory that the engines will take; weights are private to each engine process."""
+    """Return the memory that the engines will take; weights are private to each engine process.
+
+    They count twice: a processor without bfloat16 keeps them as float32, and loading holds a second copy for a moment.
+    """
     if options.backend != "vllm":
         return 0
-    return options.engines * (weight_bytes + options.kv_cache_bytes + ENGINE_OVERHEAD_BYTES)
+    return options.engines * (2 * weight_bytes + options.kv_cache_bytes + ENGINE_OVERHEAD_BYTES)
 
 
 def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int) -> None:
@@ -69,7 +72,7 @@ def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int)
     if needed <= available_bytes:
         return
     raise UserError(
-        f"{options.engines} engine(s) need about {needed / GIB:.1f} GiB ({weight_bytes / GIB:.1f} weights + "
+        f"{options.engines} engine(s) need about {needed / GIB:.1f} GiB ({2 * weight_bytes / GIB:.1f} weights + "
         f"{options.kv_cache_bytes / GIB:.1f} KV blocks + {ENGINE_OVERHEAD_BYTES / GIB:.1f} each), "
         f"{available_bytes / GIB:.1f} GiB are free",
         hint="fewer --engines, or a smaller --kv-cache",

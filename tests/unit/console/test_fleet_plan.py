@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from services.console.fleet.command import engine_args, service_name
 from services.console.fleet.plan import (
     GIB,
     UpOptions,
@@ -15,6 +16,7 @@ from services.console.fleet.plan import (
     memory_needed_bytes,
 )
 from shared.errors import UserError
+from shared.subjects import token
 
 SECRETS = {
     "gateway": Path("/s/gateway"),
@@ -71,3 +73,17 @@ def test_too_little_memory_is_told_with_the_numbers_and_what_to_change():
         check_memory(UpOptions(engines=4), weight_bytes=GIB, available_bytes=GIB)
 
     assert "--engines" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "service"),
+    [("smollm2", "smollm2"), ("Qwen2.5-0.5B", "Qwen2-5-0-5B"), ("a b*>", "a-b"), ("..", "model")],
+)
+def test_a_models_name_becomes_a_name_that_the_bus_can_carry(model, service):
+    assert service == token(service_name(model))
+
+
+def test_settings_of_the_engine_are_given_as_pairs():
+    assert ("--vllm-max-num-seqs", "64") == engine_args(["vllm-max-num-seqs=64"])
+    with pytest.raises(UserError, match="KEY=VALUE"):
+        engine_args(["vllm-max-num-seqs"])
