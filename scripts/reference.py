@@ -25,6 +25,13 @@ PAGES = ROOT / "docs" / "reference"
 MADE = "<!-- Made by scripts/reference.py: change the docstrings. -->\n"
 
 
+class Help(argparse.HelpFormatter):
+    """Help of one width, whatever terminal this runs in."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=110)
+
+
 def field_docs(kind: type) -> dict[str, str]:
     """Return the docstring that follows each field of a class, its bases' fields included."""
     docs: dict[str, str] = {}
@@ -46,7 +53,13 @@ def field_docs(kind: type) -> dict[str, str]:
 def type_text(kind: object) -> str:
     """Return a type as it is written, without module names."""
     text = kind.__name__ if isinstance(kind, type) else str(kind)
-    for prefix in ("typing.", "shared.messages.parts.", "shared.messages.engine.", "shared.messages.gateway.", "shared.ids."):
+    for prefix in (
+        "typing.",
+        "shared.messages.parts.",
+        "shared.messages.engine.",
+        "shared.messages.gateway.",
+        "shared.ids.",
+    ):
         text = text.replace(prefix, "")
     return text.replace("|", "\\|")
 
@@ -55,17 +68,35 @@ def message_part(kind: type[Message]) -> list[str]:
     """Return the section of one message."""
     config = kind.__struct_config__
     docs = field_docs(kind)
-    lines = [f"### `{config.tag}` {kind.__name__}", "", inspect.cleandoc(kind.__doc__ or ""), "", "| field | type | |", "|---|---|---|"]
-    lines += [f"| `{f.encode_name}` | {type_text(f.type)} | {docs.get(f.name, '')} |" for f in msgspec.structs.fields(kind)]
+    lines = [
+        f"### `{config.tag}` {kind.__name__}",
+        "",
+        inspect.cleandoc(kind.__doc__ or ""),
+        "",
+        "| field | type | |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| `{f.encode_name}` | {type_text(f.type)} | {docs.get(f.name, '')} |"
+        for f in msgspec.structs.fields(kind)
+    ]
     return [*lines, ""]
 
 
 def messages_page() -> str:
     """Return the page of all messages."""
-    lines = [MADE, "# Messages on the bus", "", "MessagePack through msgspec; the tag is in field `t` (first element of the array for hot messages).", ""]
+    lines = [
+        MADE,
+        "# Messages on the bus",
+        "",
+        "MessagePack through msgspec; the tag is in field `t` (first element of the array for hot messages).",
+        "",
+    ]
     lines += ["| message | subject | delivery | from | to |", "|---|---|---|---|---|"]
     for kind, route in ROUTES.items():
-        lines.append(f"| {kind.__name__} | `{route.subject}` | {route.delivery} | {route.owner} | {', '.join(route.readers)} |")
+        lines.append(
+            f"| {kind.__name__} | `{route.subject}` | {route.delivery} | {route.owner} | {', '.join(route.readers)} |"
+        )
     lines.append("")
     seen: list[type[Message]] = []
     for kind, route in ROUTES.items():
@@ -85,7 +116,9 @@ def settings_rows(kind: type[msgspec.Struct], prefix: str, path: tuple[str, ...]
             continue
         option = "--" + "-".join(here).replace("_", "-")
         default = "" if field.default is msgspec.NODEFAULT else f"`{field.default!r}`"
-        rows.append(f"| `{option}` | `{prefix}{'_'.join(here).upper()}` | {default} | {docs.get(field.name, '')} |")
+        rows.append(
+            f"| `{option}` | `{prefix}{'_'.join(here).upper()}` | {default} | {docs.get(field.name, '')} |"
+        )
     return rows
 
 
@@ -100,18 +133,30 @@ def settings_page() -> str:
         "An unknown key or a value that does not fit stops the start.",
         "",
     ]
-    for title, kind, prefix in (("Gateway", GatewaySettings, "HEADRACE_GATEWAY_"), ("Engine", EngineSettings, "HEADRACE_ENGINE_")):
+    for title, kind, prefix in (
+        ("Gateway", GatewaySettings, "HEADRACE_GATEWAY_"),
+        ("Engine", EngineSettings, "HEADRACE_ENGINE_"),
+    ):
         module = title.lower()
-        lines += [f"## {title}", "", f"`python -m services.{module}`", "", "| option | variable | default | |", "|---|---|---|---|"]
+        lines += [
+            f"## {title}",
+            "",
+            f"`python -m services.{module}`",
+            "",
+            "| option | variable | default | |",
+            "|---|---|---|---|",
+        ]
         lines += [*settings_rows(kind, prefix, ()), ""]
     return "\n".join(lines)
 
 
 def command_page() -> str:
     """Return the page of the command line."""
-    lines = [MADE, "# Command line", "", "```", parser().format_help().rstrip(), "```", ""]
+    top = parser()
+    top.formatter_class = Help
+    lines = [MADE, "# Command line", "", "```", top.format_help().rstrip(), "```", ""]
     for name, (_, declare) in COMMANDS.items():
-        sub = argparse.ArgumentParser(prog=f"headrace {name}")
+        sub = argparse.ArgumentParser(prog=f"headrace {name}", formatter_class=Help)
         declare(sub)
         lines += [f"## {name}", "", "```", sub.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
@@ -120,8 +165,16 @@ def command_page() -> str:
 def main() -> int:
     """Write or compare all pages; return 1 where a page is stale."""
     check = "--check" in sys.argv[1:]
-    pages = {"messages.md": messages_page(), "settings.md": settings_page(), "command-line.md": command_page()}
-    stale = [name for name, text in pages.items() if not (PAGES / name).exists() or (PAGES / name).read_text() != text]
+    pages = {
+        "messages.md": messages_page(),
+        "settings.md": settings_page(),
+        "command-line.md": command_page(),
+    }
+    stale = [
+        name
+        for name, text in pages.items()
+        if not (PAGES / name).exists() or (PAGES / name).read_text() != text
+    ]
     if check:
         for name in stale:
             sys.stderr.write(f"docs/reference/{name} is stale: run scripts/reference.py\n")
