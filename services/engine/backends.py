@@ -10,6 +10,9 @@ def make_backend(settings: EngineSettings) -> InferenceEngine:
     """Return the backend that the settings name, not yet started."""
     match settings.backend:
         case "vllm":
+            from services.engine.adapters.vllm_preload import preload  # noqa: PLC0415
+
+            preload()
             from services.engine.adapters.vllm_engine import VllmEngine  # noqa: PLC0415
 
             return VllmEngine(settings.vllm)

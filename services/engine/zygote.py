@@ -77,10 +77,11 @@ class Zygote:
 
     def serve(self, preload_s: float) -> None:
         """Return when the client has closed the socket or hangs."""
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        if threads > 1:
+            sys.stderr.write(f"zygote: imports started {threads - 1} threads; children may hang\n")
         try:
-            self._send(
-                Ready(preload_s=preload_s, threads=len(list(Path("/proc/self/task").iterdir())))
-            )
+            self._send(Ready(preload_s=preload_s, threads=threads))
             while self._turn():
                 pass
         except OSError as error:
@@ -221,4 +222,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Nothing is left to do, and taking apart what was imported takes seconds.
+    os._exit(main())

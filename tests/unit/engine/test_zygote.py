@@ -17,73 +17,23 @@ from hypothesis import strategies as st
 
 from services.engine.zygote import Lines
 from shared import zygote
-from shared.zygote import (
-    Exited,
-    Ready,
-    Refused,
-    Signal,
-    Spawn,
-    Spawned,
-    ZygoteChild,
-    ZygoteClient,
-    ZygoteGone,
+from shared.zygote import Exited, Ready, Refused, Signal, Spawn, Spawned, ZygoteClient, ZygoteGone
+from tests.support.nursery import (
+    DEADLINE_S,
+    ENV,
+    ROOT,
+    Nursery,
+    ended,
+    gone,
+    is_running,
+    with_zygote,
 )
 
-ROOT = Path(__file__).resolve().parents[3]
 ARGV = [sys.executable, "-m", "tests.support.zygote_payload"]
-ENV = {**os.environ, "PYTHONPATH": str(ROOT)}  # noqa: TID251 - handed to a child
-DEADLINE_S = 20.0
 
 
-class Nursery:
-    """A zygote and a folder for logs."""
-
-    def __init__(self, client: ZygoteClient, folder: Path) -> None:
-        self.client = client
-        self.log = folder / "child.log"
-
-    async def spawn(self, *argv: str, **env: str) -> ZygoteChild:
-        return await self.client.spawn(argv, env=env, log=self.log)
-
-    async def said(self, name: str) -> str:
-        await until(lambda: f"{name}=" in self.log.read_text())
-        return self.log.read_text().partition(f"{name}=")[2].strip()
-
-
-def with_zygote(folder: Path, scenario: Callable[[Nursery], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group:
-            client = await ZygoteClient.start(ARGV, env=ENV, log=folder / "zygote.log", group=group)
-            try:
-                await client.ready(DEADLINE_S)
-                await scenario(Nursery(client, folder))
-            finally:
-                await client.stop()
-
-    asyncio.run(main())
-
-
-async def ended(child: ZygoteChild) -> int:
-    async with asyncio.timeout(DEADLINE_S):
-        return await child.wait()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_so():  # noqa: ASYNC110 - other processes set no event of ours
-            await asyncio.sleep(0.01)
-
-
-async def gone(pid: int) -> None:
-    """Return when there is no such process, or only its remains."""
-    await until(lambda: not is_running(pid))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def with_light_zygote(folder: Path, scenario: Callable[[Nursery], Awaitable[None]]) -> None:
+    with_zygote(folder, ARGV, scenario)
 
 
 def test_children_end_with_their_codes_and_their_logs_tell_why(tmp_path):
@@ -97,7 +47,7 @@ def test_children_end_with_their_codes_and_their_logs_tell_why(tmp_path):
             assert code == await child.wait()
         assert "RuntimeError: on purpose" in nursery.log.read_text()
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_a_child_has_its_own_environment_session_name_and_files(tmp_path):
@@ -113,7 +63,7 @@ def test_a_child_has_its_own_environment_session_name_and_files(tmp_path):
         assert ["GIVEN=None", f"PYTHONPATH={ROOT}", *common, "GIVEN=this", *common] == said
         sleeper.signal(signal.SIGKILL)
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_children_run_side_by_side_and_are_signalled_one_by_one(tmp_path):
@@ -127,7 +77,7 @@ def test_children_run_side_by_side_and_are_signalled_one_by_one(tmp_path):
         second.signal(signal.SIGKILL)
         assert -signal.SIGKILL == await ended(second)
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
@@ -139,7 +89,7 @@ def test_what_a_killed_child_had_started_ends_with_it(tmp_path):
 
         await gone(grandchild)
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_a_log_that_cannot_be_opened_fails_this_child_only(tmp_path):
@@ -149,7 +99,7 @@ def test_a_log_that_cannot_be_opened_fails_this_child_only(tmp_path):
 
         assert 0 == await ended(await nursery.spawn("exit", "0"))
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_stopping_the_zygote_ends_its_children(tmp_path):
@@ -160,7 +110,7 @@ def test_stopping_the_zygote_ends_its_children(tmp_path):
         assert -signal.SIGKILL == await ended(child)
         await gone(child.pid)
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_a_killed_zygote_ends_its_children_and_is_told(tmp_path):
@@ -174,7 +124,7 @@ def test_a_killed_zygote_ends_its_children_and_is_told(tmp_path):
         with pytest.raises(ZygoteGone):
             await nursery.spawn("exit", "0")
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_a_zygote_that_hangs_is_killed_in_the_end(tmp_path):
@@ -184,7 +134,7 @@ def test_a_zygote_that_hangs_is_killed_in_the_end(tmp_path):
 
         await gone(nursery.client.pid)
 
-    with_zygote(tmp_path, scenario)
+    with_light_zygote(tmp_path, scenario)
 
 
 def test_a_zygote_that_cannot_start_says_so(tmp_path):

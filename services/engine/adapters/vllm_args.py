@@ -1,0 +1,91 @@
+"""From an engine's settings to vLLM's own: what Headrace chooses where the settings leave it open, and why."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.model_executor.models import ModelRegistry
+from vllm.platforms import CpuArchEnum, current_platform
+
+from services.engine.adapters import vllm_executor
+from services.engine.ports import EngineFailedError
+from services.engine.settings import VllmSettings
+
+_EXECUTOR = "distributed_executor_backend"
+
+
+class _ModelConfig(msgspec.Struct):
+    """What is read of a model's `config.json`."""
+
+    architectures: list[str] = []
+
+
+def engine_config(settings: VllmSettings) -> VllmConfig:
+    """Return vLLM's configuration for the model. Raises `EngineFailedError`, and what vLLM raises for models that it cannot load."""
+    if current_platform.is_cpu():
+        _register_model(Path(settings.model))
+    return engine_args(settings).create_engine_config()
+
+
+def _register_model(model: Path) -> None:
+    """Have vLLM look at the model's class in this process.
+
+    It would import itself in yet another process to do so, once per machine, model class and version: ten seconds that only serve to
+    keep the device closed here. Where anything is amiss, vLLM's own look tells what.
+    """
+    with suppress(OSError, msgspec.DecodeError, ImportError):
+        config = msgspec.json.decode((model / "config.json").read_bytes(), type=_ModelConfig)
+        for name in config.architectures:
+            if (known := ModelRegistry.models.get(name)) is not None:
+                ModelRegistry.register_model(name, known.load_model_cls())
+
+
+def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
+    """Return vLLM's arguments; `extra_args` wins over everything. Raises `EngineFailedError` where vLLM has no such argument."""
+    args: dict[str, Any] = {
+        "model": settings.model,
+        "served_model_name": settings.served_name or None,
+        "dtype": settings.dtype,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "enforce_eager": settings.enforce_eager,
+        "seed": settings.seed,
+        "scheduling_policy": "priority",
+        "structured_outputs_config": {"backend": "xgrammar"},
+    }
+    if settings.reasoning_parser:
+        args["reasoning_parser"] = settings.reasoning_parser
+    args |= settings.extra_args
+    if current_platform.is_cpu():
+        args = _cpu_defaults(settings) | args
+        if args["dtype"] == "auto" and not _has_bfloat16():
+            args["dtype"] = "float32"
+    try:
+        return AsyncEngineArgs(**args)
+    except TypeError as error:
+        raise EngineFailedError(f"vllm.extra_args: {error}") from error
+
+
+def _cpu_defaults(settings: VllmSettings) -> dict[str, Any]:
+    """Return what holds on the CPU platform only; elsewhere vLLM sizes its pool by the device's memory."""
+    defaults: dict[str, Any] = {"kv_cache_memory_bytes": settings.kv_cache_bytes}
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    if all(settings.extra_args.get(size, 1) == 1 for size in sizes):
+        defaults[_EXECUTOR] = vllm_executor.NAME
+    return defaults
+
+
+def _has_bfloat16() -> bool:
+    """Return whether this CPU multiplies bfloat16 in hardware.
+
+    x86 without AVX-512 does not: oneDNN refuses, torch's reference is left, and float32 is 1.5 times (one row) to 10 times (512) as fast.
+    """
+    is_x86 = current_platform.get_cpu_architecture() == CpuArchEnum.X86
+    return not is_x86 or torch.backends.cpu.get_cpu_capability() == "AVX512"
