@@ -18,7 +18,7 @@ from services.gateway.http.exchange import Exchange
 from services.gateway.http.server import HttpServer
 from services.gateway.http.settings import HttpSettings
 from shared.errors import UserError
-from tests.support.http_shell import LOOPS, run_on, served, until
+from tests.support.http_shell import LOOPS, make_certificate, run_on, served, until
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 BIG = bytes(range(256)) * 12_000
@@ -201,28 +201,8 @@ def test_curl(run, options, path, expected):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A self-signed certificate for localhost and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    subprocess.run(
-        [*command, *names, "-keyout", key, "-out", cert], check=True, capture_output=True
-    )
-    return str(cert), str(key)
+    """A certificate for localhost and its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls(run, certificate):

@@ -6,15 +6,18 @@ Nothing escapes into the loop, nothing leaks, and the next client is served.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.http.exchange import Exchange
-from tests.support.http_shell import LOOPS, Served, run_on, served, until
+from tests.support.http_shell import LOOPS, Served, make_certificate, run_on, served, until
 
+Tls = ssl.SSLContext | None
 TOKENS = (
     *(
         b"GET / HTTP/1.1\r\n",
@@ -80,10 +83,12 @@ def handle(exchange: Exchange) -> None:
         exchange.respond(200, exchange.body)
 
 
-async def one_client(it: Served, pieces: list[bytes | int], ending: str, is_cut: bool) -> None:
+async def one_client(
+    it: Served, tls: Tls, pieces: list[bytes | int], ending: str, is_cut: bool
+) -> None:
     """Send the pieces, at once or one by one, and end."""
     parts = [TOKENS[piece] if isinstance(piece, int) else piece for piece in pieces]
-    wire = await it.wire()
+    wire = await it.wire(tls=tls)
     with suppress(ConnectionError):
         for part in parts if is_cut else [b"".join(parts)]:
             wire.send(part)
@@ -92,10 +97,10 @@ async def one_client(it: Served, pieces: list[bytes | int], ending: str, is_cut:
             getattr(wire, ending)()
 
 
-async def good_client(it: Served) -> bool:
+async def good_client(it: Served, tls: Tls) -> bool:
     """Whether an ordinary request is answered; tried again where a busy machine let the short timeouts pass."""
     for _ in range(5):
-        wire = await it.wire()
+        wire = await it.wire(tls=tls)
         wire.post("/good", b"still here")
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             answer = await wire.answer()
@@ -104,24 +109,40 @@ async def good_client(it: Served) -> bool:
     return False
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@settings(max_examples=40)
-@given(clients=CLIENTS)
-def test_any_clients_are_survived(loop, clients):
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for localhost and its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def survive(loop: str, clients: list[Any], tls: Tls, **options: Any) -> None:
+    """Let the clients do their worst."""
+
     async def scenario():
-        async with served(
-            handle,
-            max_body_bytes=20_000,
-            head_timeout_s=0.1,
-            body_idle_s=0.1,
-            keep_alive_s=0.1,
-            linger_s=0.05,
-        ) as it:
+        limits: dict[str, Any] = dict.fromkeys(
+            ("head_timeout_s", "body_idle_s", "keep_alive_s"), 0.1
+        )
+        async with served(handle, max_body_bytes=20_000, linger_s=0.05, **limits, **options) as it:
             async with asyncio.TaskGroup() as group:
                 for pieces, ending, is_cut in clients:
-                    group.create_task(one_client(it, pieces, ending, is_cut))
-            assert await good_client(it)
+                    group.create_task(one_client(it, tls, pieces, ending, is_cut))
+            assert await good_client(it, tls)
             await until(lambda: not it.server.stages())
             assert 0 == it.shell.unfinished_body_bytes
 
     run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@settings(max_examples=40)
+@given(clients=CLIENTS)
+def test_any_clients_are_survived(loop, clients):
+    survive(loop, clients, None)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@settings(max_examples=15)
+@given(clients=CLIENTS)
+def test_any_tls_clients_are_survived(loop, clients, certificate):
+    cert, key = certificate
+    survive(loop, clients, ssl.create_default_context(cafile=cert), tls_cert=cert, tls_key=key)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import uvloop
@@ -34,6 +38,21 @@ def run_on(loop: str, scenario: Callable[[], Awaitable[None]]) -> None:
         runner.run(bounded())
 
 
+def make_certificate(folder: Path) -> tuple[str, str]:
+    """Make a self-signed certificate for localhost and its key; return their paths."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(cert)]
+    openssl = shutil.which("openssl") or "openssl"
+    subprocess.run(
+        [openssl, "req", "-x509", "-nodes", "-days", "2", *curve, *names, *files],
+        check=True,
+        capture_output=True,
+    )
+    return str(cert), str(key)
+
+
 class Answer(NamedTuple):
     """A response as it came off the wire."""
 
@@ -50,14 +69,20 @@ class Wire:
         self.writer = writer
 
     @classmethod
-    async def open(cls, port: int, *, receive_bytes: int = 0) -> Wire:
+    async def open(
+        cls, port: int, *, receive_bytes: int = 0, tls: ssl.SSLContext | None = None
+    ) -> Wire:
         """Connect; `receive_bytes` limits what the kernel takes for us."""
         sock = socket.socket()
         sock.setblocking(False)
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-        return cls(*await asyncio.open_connection(sock=sock, limit=receive_bytes or 2**20))
+        limit, name = receive_bytes or 2**20, "localhost" if tls else None
+        streams = await asyncio.open_connection(
+            sock=sock, limit=limit, ssl=tls, server_hostname=name
+        )
+        return cls(*streams)
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
@@ -121,8 +146,11 @@ class Wire:
         cast(asyncio.Transport, self.writer.transport).pause_reading()
 
     def half_close(self) -> None:
-        """Send no more."""
-        self.writer.write_eof()
+        """Send no more; TLS has no such thing and closes."""
+        if self.writer.can_write_eof():
+            self.writer.write_eof()
+        else:
+            self.writer.close()
 
     def close(self) -> None:
         """Leave."""
@@ -131,7 +159,8 @@ class Wire:
     def reset(self) -> None:
         """Leave with a reset."""
         sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if sock is not None:  # else it is closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
 
@@ -201,7 +230,7 @@ async def served(
         await server.drain(0.1)
         loop.set_exception_handler(None)
     await until(lambda: not server.stages())
-    assert [] == it.faults
+    assert not it.faults, it.faults
 
 
 async def until(is_so: Callable[[], object], *, timeout_s: float = 5.0) -> None:

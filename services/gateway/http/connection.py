@@ -7,8 +7,6 @@ same until we write, and a request must be cancelled when its client is gone; uv
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from enum import IntEnum
 from typing import Final, cast
 
@@ -26,7 +24,6 @@ TURNED_AWAY_AT_ONCE: Final = 256
 _REQUESTS_PER_TICK: Final = 32
 """Of one connection that are answered at once; then the others on this loop have their turn."""
 _UNAVAILABLE: Final = 503
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _NEVER: Final = float("inf")
 
 
@@ -164,11 +161,8 @@ class Connection(asyncio.Protocol):
         if is_delimited:
             self._close()
             return
-        self._end = End.CLOSED
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._transport.abort()
+        self._out.reset_on_close()
+        self.abort()
 
     # Called by the server
 
@@ -285,6 +279,8 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
+        if self._end is End.CLOSED:
+            return  # asyncio's TLS transport falls apart at a second close
         self._end = End.CLOSED
         self._wind_up()
         self._transport.close()
