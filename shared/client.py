@@ -11,7 +11,7 @@ Bodies and answers are OpenAI's JSON as Python values. Leaving a stream early, o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Self
 
@@ -101,7 +101,7 @@ class HeadraceClient:
 
     def stream_chat(
         self, service: str, body: Json, *, timeout_s: float = 60.0, priority: Priority | None = None
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncGenerator[Json, None]:
         """Yield the chunks of a chat completion. Raises `RequestFailed`, also in the middle where the answer breaks off."""
         return self._stream(
             service, "chat", body, self._call_headers(timeout_s, priority), timeout_s=timeout_s
@@ -109,7 +109,7 @@ class HeadraceClient:
 
     def stream_completion(
         self, service: str, body: Json, *, timeout_s: float = 60.0, priority: Priority | None = None
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncGenerator[Json, None]:
         """Yield the chunks of a text completion. Raises `RequestFailed`."""
         return self._stream(
             service,
@@ -136,7 +136,7 @@ class HeadraceClient:
 
     async def _stream(
         self, service: str, verb: str, body: Json, headers: dict[str, str], *, timeout_s: float
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncGenerator[Json, None]:
         streamed = {**body, "stream": True}
         async with aclosing(
             self._messages(service, verb, streamed, headers, timeout_s=timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 
+from shared.runtime import die_with_parent
 from tests.support.nats_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +84,7 @@ class Platform:
             text=True,
             env=clean_environment(self.home),
             start_new_session=True,
+            preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - it only asks the kernel; ends the platform when the run is killed
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -123,6 +127,26 @@ class Platform:
     def pids(self) -> set[int]:
         """Return all processes of the platform."""
         return descendants(self.process.pid)
+
+    def in_flight(self) -> int:
+        """Return how many choices the engines work on, as their heartbeats tell."""
+        result = subprocess.run(
+            [sys.executable, "-m", "services.console", "status", "--json"],
+            capture_output=True,
+            text=True,
+            env=clean_environment(self.home),
+            timeout=30,
+            check=True,
+        )
+        return sum(
+            engine["running"] + engine["waiting"] for engine in json.loads(result.stdout)["engines"]
+        )
+
+    def wait_idle(self, *, within_s: float) -> None:
+        """Return when no engine has work. Raises where one still has after `within_s`."""
+        end_s = time.monotonic() + within_s
+        while left := self.in_flight():
+            assert time.monotonic() < end_s, f"{left} choices are still worked on"
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Ask it to end as Ctrl-C does, wait, and return the exit code."""
