@@ -55,16 +55,17 @@ def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs,
         "max_num_batched_tokens": settings.max_num_batched_tokens,
-        "enforce_eager": settings.enforce_eager,
+        "enforce_eager": bool(settings.enforce_eager),
         "seed": settings.seed,
         "scheduling_policy": "priority",
-        "structured_outputs_config": {"backend": "xgrammar"},
+        # One backend, since the first request would choose for all; no free white space, in which small models never find an end.
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
     if settings.reasoning_parser:
         args["reasoning_parser"] = settings.reasoning_parser
     args |= settings.extra_args
     if current_platform.is_cpu():
-        args = _cpu_defaults(settings) | args
+        args |= _cpu_defaults(settings) | settings.extra_args
         if args["dtype"] == "auto" and not _has_bfloat16():
             args["dtype"] = "float32"
     try:
@@ -76,6 +77,8 @@ def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
 def _cpu_defaults(settings: VllmSettings) -> dict[str, Any]:
     """Return what holds on the CPU platform only; elsewhere vLLM sizes its pool by the device's memory."""
     defaults: dict[str, Any] = {"kv_cache_memory_bytes": settings.kv_cache_bytes}
+    if settings.enforce_eager is None:
+        defaults["enforce_eager"] = True
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     if all(settings.extra_args.get(size, 1) == 1 for size in sizes):
         defaults[_EXECUTOR] = vllm_executor.NAME
