@@ -38,6 +38,9 @@ def respond_error(
     pairs = list(headers)
     if error.retry_after_s is not None:
         pairs.append(("retry-after", str(max(1, math.ceil(error.retry_after_s)))))
+    if error.status == 504:  # noqa: PLR2004
+        # OpenAI's clients would ask again by themselves, and the whole answer would be generated for a caller out of time.
+        pairs.append(("x-should-retry", "false"))
     if error.status == 401:  # noqa: PLR2004
         pairs.append(("www-authenticate", "Bearer"))
     exchange.respond(error.status, error.body(), headers=pairs)
