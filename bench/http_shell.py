@@ -273,9 +273,11 @@ def compare(rounds: int, duration_s: float) -> dict[str, dict[str, dict[str, flo
     started = {shell: start_server(shell) for shell in SHELLS}
     seen: dict[tuple[str, str], list[Sample]] = {}
     try:
-        for _ in range(rounds):
+        for number in range(rounds):
             for case in CASES:
-                for shell, (_, server) in started.items():
+                turn = number % len(SHELLS)
+                for shell in SHELLS[turn:] + SHELLS[:turn]:
+                    server = started[shell][1]
                     sample = uvloop.run(load(server, case, duration_s))
                     if sample.pieces >= FEWEST_PIECES:
                         seen.setdefault((case.path, shell), []).append(sample)
