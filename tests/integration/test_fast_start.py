@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -32,25 +34,24 @@ async def core_of(nursery: Nursery) -> int:
 def test_no_part_of_an_engine_from_a_zygote_outlives_what_it_belongs_to(tmp_path, smollm2):
     """One zygote and three engines in one test, since the imports take most of the time."""
     in_shared_memory = set(SHARED_MEMORY.iterdir())
+    # Not in `tmp_path`: the path of a socket may have 107 bytes.
+    temporary = Path(tempfile.mkdtemp(prefix="t"))
 
     async def scenario(nursery: Nursery) -> None:
-        assert (await nursery.client.ready(1.0)).threads == 1, (
-            "a fork copies locks, not their holders"
-        )
+        ready = await nursery.client.ready(1.0)
+        assert ready.threads == 1, "a fork copies locks, but not those who hold them"
 
         broken = Nursery(nursery.client, tmp_path, "broken")
-        assert await ended(await broken.spawn(str(tmp_path / "none")), deadline_s=START_S) == 1
+        front = await broken.spawn(str(tmp_path / "none"))
+        assert await ended(front, deadline_s=START_S) == 1
         assert f"vLLM cannot load {tmp_path / 'none'}" in await broken.said("failed")
 
         first, second = (Nursery(nursery.client, tmp_path, name) for name in ("first", "second"))
-        first_front, second_front = (
-            await first.spawn(str(smollm2)),
-            await second.spawn(str(smollm2)),
-        )
+        first_front = await first.spawn(str(smollm2))
+        second_front = await second.spawn(str(smollm2))
         first_core, second_core = await core_of(first), await core_of(second)
-        assert int(await first.said("turns")) > MIN_TURNS, (
-            "the loop stood still while the core started"
-        )
+        turns = int(await first.said("turns"))
+        assert turns > MIN_TURNS, "the loop stood still while the core started"
 
         os.kill(first_core, signal.SIGKILL)
         assert await first.said("dead") == "EngineDeadError"
@@ -61,6 +62,9 @@ def test_no_part_of_an_engine_from_a_zygote_outlives_what_it_belongs_to(tmp_path
         assert await ended(second_front) == -signal.SIGKILL
         await gone(second_core)
 
-    with_zygote(tmp_path, ARGV, scenario, deadline_s=PRELOAD_S)
+    with_zygote(tmp_path, ARGV, scenario, deadline_s=PRELOAD_S, TMPDIR=str(temporary))
 
-    assert in_shared_memory == set(SHARED_MEMORY.iterdir())
+    assert set(SHARED_MEMORY.iterdir()) == in_shared_memory
+    left = [path.name for path in temporary.iterdir()]
+    assert [name for name in left if not name.startswith("torchinductor_")] == []
+    shutil.rmtree(temporary)

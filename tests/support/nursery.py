@@ -37,12 +37,15 @@ def with_zygote(
     scenario: Callable[[Nursery], Awaitable[None]],
     *,
     deadline_s: float = DEADLINE_S,
+    **env: str,
 ) -> None:
-    """Run a scenario on a zygote of its own."""
+    """Run a scenario on a zygote of its own, with `env` on top of the environment."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
-            client = await ZygoteClient.start(argv, env=ENV, log=folder / "zygote.log", group=group)
+            client = await ZygoteClient.start(
+                argv, env=ENV | env, log=folder / "zygote.log", group=group
+            )
             try:
                 await client.ready(deadline_s)
                 await scenario(Nursery(client, folder))

@@ -1,13 +1,14 @@
 """What vLLM and its libraries take from the environment: here is it set, nowhere else, and before they are imported.
 
 The engine's settings stay in `services.engine.settings`; these are switches that vLLM and torch offer as variables only.
-A variable that the process was started with always wins.
+A variable that the process was started with wins, but for those that belong to one start of an engine.
 """
 # ruff: noqa: TID251 - libraries that read the environment leave no other way
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 BEFORE_IMPORT = {
     # A model is a local directory: nobody asks a hub, at no start.
@@ -22,6 +23,7 @@ BEFORE_IMPORT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+_SOCKET_FOLDER = "VLLM_RPC_BASE_PATH"
 
 
 def prepare() -> None:
@@ -33,3 +35,13 @@ def prepare() -> None:
 def fork_core() -> None:
     """Have vLLM fork its core. Called after its configuration is made, since the CPU platform sets `spawn` there."""
     os.environ[_START_METHOD] = "fork"
+
+
+def meet_in(folder: Path) -> None:
+    """Have vLLM's processes make the files by which they find each other in this folder."""
+    os.environ[_SOCKET_FOLDER] = str(folder)
+
+
+def meeting_place() -> Path:
+    """Return the folder that `meet_in` chose, in any process of the engine."""
+    return Path(os.environ[_SOCKET_FOLDER])

@@ -8,8 +8,11 @@ Does not drive the engine: `vllm_engine` does.
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -26,6 +29,10 @@ from services.engine.adapters.vllm_executor import CpuCoreExecutor
 from services.engine.ports import EngineFailedError
 from services.engine.settings import VllmSettings
 
+FOLDER_PREFIX = "hr-"
+"""Short: a socket's path may have 107 bytes, and vLLM's names take 37."""
+CONNECT_S = 60.0
+"""From a core that is ready to its first word; milliseconds, unless the machine thrashes."""
 SEE_LOG = "the core's own lines in this engine's log say why"
 
 
@@ -44,7 +51,7 @@ async def start_async_llm(settings: VllmSettings, *, stat_loggers: Sequence[Any]
         raise EngineFailedError(f"vLLM cannot load {settings.model}: {error!r}") from error
     try:
         await core.ready()
-        return core.client(stat_loggers)
+        return await core.client(stat_loggers)
     except Exception as error:
         core.end()
         raise EngineFailedError(
@@ -66,6 +73,8 @@ class _Core:
             )
         self._config = config
         self._executor = Executor.get_class(config)
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        vllm_env.meet_in(self._folder)
         self._listeners = bind_engine_zmq_listeners(config)
         self._handshake = ExitStack()
         if current_platform.is_cpu() and self._executor is CpuCoreExecutor:
@@ -83,7 +92,7 @@ class _Core:
             asyncio.to_thread(cached_tokenizer_from_config, config),
         )
 
-    def client(self, stat_loggers: Sequence[Any]) -> AsyncLLM:
+    async def client(self, stat_loggers: Sequence[Any]) -> AsyncLLM:
         """Return the client, which from now on owns the core: watches it, and ends it."""
         addresses = {
             "input_address": self._listeners.inputs[0].address,
@@ -102,9 +111,21 @@ class _Core:
         )
         llm.engine_core.resources.engine_manager = self._launch.engine_manager
         llm.engine_core.start_engine_core_monitor()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await llm.get_supported_tasks()
+        except BaseException:
+            llm.shutdown(timeout=0)
+            raise
+        # That went through both sockets: whatever kills a process from now on, no file is left behind.
+        self._remove_folder()
         return llm
 
     def end(self) -> None:
-        """Kill the core and leave no socket files."""
+        """Kill the core; leaves no file."""
         self._launch.engine_manager.shutdown(timeout=0)
         self._listeners.cleanup()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
