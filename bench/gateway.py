@@ -31,6 +31,19 @@ UNDER_TEST_CPU = 0
 OTHERS_CPU = 1
 STEP_S = 0.01
 PYTHON = sys.executable
+FAKE = (
+    "--service",
+    "m",
+    "--backend",
+    "fake",
+    "--fake-stamp",
+    "true",
+    "--fake-prefill-tokens-per-s",
+    "1e9",
+    "--fake-max-streams",
+    "1024",
+)
+"""An engine whose steps do not wait for prefill, as the paced backend's do not."""
 Setup = Callable[[Path, float], Iterator[tuple[int, str, Process]]]
 """Starts a system with a step time; yields (port, key, process under measurement)."""
 
@@ -42,54 +55,31 @@ def headrace(folder: Path, step_s: float) -> Iterator[tuple[int, str, list[Proce
     instance.claim()
     nats_port, port = free_port(), free_port()
     files = instance.write_nats(port=nats_port)
-    keys = folder / "keys"
-    key = add_key(keys, tenant="bench")
-    bus = ["--nats-url", f"nats://127.0.0.1:{nats_port}"]
-    nats = Process("nats", instance.nats_argv, cpu=OTHERS_CPU)
-    running = [nats]
+    key = add_key(folder / "keys", tenant="bench")
+
+    def service(name: str, *options: str, cpu: int) -> Process:
+        argv = [
+            PYTHON,
+            "-m",
+            f"services.{name}",
+            "--nats-url",
+            f"nats://127.0.0.1:{nats_port}",
+            "--nats-user",
+            name,
+        ]
+        return Process(name, [*argv, "--nats-password-file", str(files[name]), *options], cpu=cpu)
+
+    running = [Process("nats", instance.nats_argv, cpu=OTHERS_CPU)]
     try:
-        wait_port(nats_port, nats)
-        gateway_argv = [
-            PYTHON,
-            "-m",
-            "services.gateway",
-            *bus,
-            "--nats-user",
-            "gateway",
-            "--nats-password-file",
-            str(files["gateway"]),
-        ]
-        gateway_argv += ["--http-port", str(port), "--keys-file", str(keys)]
-        engine_argv = [
-            PYTHON,
-            "-m",
-            "services.engine",
-            *bus,
-            "--nats-user",
-            "engine",
-            "--nats-password-file",
-            str(files["engine"]),
-        ]
-        engine_argv += [
-            "--service",
-            "m",
-            "--backend",
-            "fake",
-            "--fake-stamp",
-            "true",
-            "--fake-step-s",
-            str(step_s),
-        ]
-        engine_argv += ["--fake-max-streams", "1024", "--fake-total-blocks", "65536"]
-        gateway = Process("gateway", gateway_argv, cpu=UNDER_TEST_CPU)
-        running.append(gateway)
-        engine = Process("engine", engine_argv, cpu=OTHERS_CPU)
-        running.append(engine)
-        wait_port(port, gateway)
+        wait_port(nats_port, running[0])
+        door = ("--http-port", str(port), "--keys-file", str(folder / "keys"))
+        running.insert(0, service("gateway", *door, cpu=UNDER_TEST_CPU))
+        running.append(service("engine", *FAKE, "--fake-step-s", str(step_s), cpu=OTHERS_CPU))
+        wait_port(port, running[0])
         _wait_ready(port, key)
-        yield port, key, [gateway, nats, engine]
+        yield port, key, running
     finally:
-        for process in reversed(running):
+        for process in running:
             process.stop()
 
 
@@ -227,21 +217,10 @@ def middle(runs: list[dict[str, object]], key: str) -> dict[str, object]:
     return next(run for run in runs if value(run) == wanted)
 
 
-def main() -> None:
-    """Run all systems in turn, `rounds` times interleaved, and print the medians."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--router", default=shutil.which("vllm-router") or "")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    systems = {"headrace": headrace, "direct": direct}
-    if shutil.which("nginx"):
-        systems["nginx"] = nginx
-    if options.router:
-        systems["vllm-router"] = router(options.router)
+def measure_all(
+    systems: dict[str, Callable], options: argparse.Namespace
+) -> tuple[dict[str, list], list, list]:
+    """Run all systems in turn, interleaved; return the runs paced, saturated and of short requests."""
     paced: dict[str, list] = {name: [] for name in systems}
     saturated: list = []
     short: list = []
@@ -274,6 +253,25 @@ def main() -> None:
             saturated.append(
                 measure(port, key, processes, seconds=options.seconds, plain=False, connections=128)
             )
+    return paced, saturated, short
+
+
+def main() -> None:
+    """Run all systems in turn, `rounds` times interleaved, and print the medians."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--router", default=shutil.which("vllm-router") or "")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    systems = {"headrace": headrace, "direct": direct}
+    if shutil.which("nginx"):
+        systems["nginx"] = nginx
+    if options.router:
+        systems["vllm-router"] = router(options.router)
+    paced, saturated, short = measure_all(systems, options)
     result = {
         "machine": machine("vllm-router", "nats-py", "uvloop", "httptools", "msgspec"),
         "paced": {name: middle(runs, "us_per_token") for name, runs in paced.items()},

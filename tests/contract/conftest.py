@@ -46,6 +46,12 @@ def openai_engine() -> Iterator[EngineRig]:
 
 
 @pytest.fixture(scope="session")
+def vllm_engine(vllm_rig: EngineRig) -> EngineRig:
+    """Real vLLM in this process."""
+    return vllm_rig
+
+
+@pytest.fixture(scope="session")
 def served_engine(vllm_serve: VllmServe) -> Iterator[EngineRig]:
     """The OpenAI adapter before a real vLLM server."""
     with started(OpenAiEngine(OpenAiSettings(url=vllm_serve.url))) as rig:
@@ -53,7 +59,11 @@ def served_engine(vllm_serve: VllmServe) -> Iterator[EngineRig]:
 
 
 @pytest.fixture(
-    scope="session", params=["fake", "openai", pytest.param("served", marks=pytest.mark.vllm)]
+    scope="session",
+    params=[
+        *("fake", "openai"),
+        *(pytest.param(name, marks=pytest.mark.vllm) for name in ("vllm", "served")),
+    ],
 )
 def engine_rig(request: pytest.FixtureRequest) -> EngineRig:
     """Each backend in turn."""

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -50,23 +51,28 @@ _log = logs.get("render")
 class RenderPool:
     """Turns prompts into tokens."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._short = _Process(setup)
-        self._long = _Process(setup)
+    def __init__(self) -> None:
+        self._short = _Process()
+        self._long = _Process()
 
-    async def start(self) -> None:
-        """Start the processes. Raises `EngineFailedError`."""
-        await asyncio.gather(self._short.start(), self._long.start())
+    async def spawn(self) -> None:
+        """Start the processes; their imports go on beside the caller."""
+        await asyncio.gather(self._short.spawn(), self._long.spawn())
+
+    async def load(self, setup: Setup) -> None:
+        """Let them load what they need of the model; from then on they take jobs. Raises `EngineFailedError`."""
+        await asyncio.gather(self._short.load(setup), self._long.load(setup))
 
     async def chat(self, messages_json: bytes, tools_json: bytes | None) -> list[int]:
         """Return the tokens of a conversation. Raises `RefusedError`."""
         process = self._process(len(messages_json) + len(tools_json or b""))
-        return await process.do(ChatJob(process.next_number(), messages_json, tools_json))
+        job = ChatJob(process.next_number(), messages_json, tools_json)
+        return await process.do(job, field="messages")
 
     async def text(self, text: str) -> list[int]:
         """Return the tokens of a text. Raises `RefusedError`."""
         process = self._process(len(text))
-        return await process.do(TextJob(process.next_number(), text))
+        return await process.do(TextJob(process.next_number(), text), field="prompt")
 
     async def stop(self) -> None:
         """End the processes."""
@@ -76,15 +82,28 @@ class RenderPool:
         return self._long if size > LONG_BYTES else self._short
 
 
+class _Waiting(msgspec.Struct, frozen=True):
+    """A job that a process has."""
+
+    done: asyncio.Future[list[int]]
+    field: str
+    """Where the prompt came from."""
+
+    def refuse(self, reason: RefuseReason, message: str, *, param: str | None = None) -> None:
+        """End the wait, unless the caller has given up."""
+        if not self.done.cancelled():
+            self.done.set_exception(RefusedError(reason, message, param=param))
+
+
 class _Process(asyncio.Protocol):
     """One render process; started again when a job finds it dead."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+    def __init__(self) -> None:
+        self._setup: Setup | None = None
         self._starting = asyncio.Lock()
         self._popen: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
-        self._jobs: dict[int, asyncio.Future[list[int]]] = {}
+        self._jobs: dict[int, _Waiting] = {}
         self._watchdog: asyncio.TimerHandle | None = None
         self._last_number = 0
         self._is_stopped = False
@@ -98,26 +117,32 @@ class _Process(asyncio.Protocol):
         self._last_number += 1
         return self._last_number
 
-    async def do(self, job: RenderJob) -> list[int]:
-        """Return the tokens. Raises `RefusedError`."""
+    async def do(self, job: RenderJob, *, field: str) -> list[int]:
+        """Return the tokens; `field` is where the prompt came from. Raises `RefusedError`."""
         transport = self._transport or await self._started_again()
         if len(self._jobs) >= MAX_JOBS or transport.get_write_buffer_size() >= MAX_BUFFER_BYTES:
             raise RefusedError(
                 RefuseReason.OVERLOADED,
                 f"{len(self._jobs)} prompts wait to be tokenized; try again",
             )
-        done: asyncio.Future[list[int]] = self._loop.create_future()
-        self._jobs[job.number] = done
+        waiting = self._jobs[job.number] = _Waiting(self._loop.create_future(), field)
         transport.write(frame(job))
         if self._watchdog is None:
             self._wind()
-        return await done
+        return await waiting.done
 
-    async def start(self) -> None:
-        """Start the process and wait until it has its tokenizer. Raises `EngineFailedError`."""
+    async def spawn(self) -> None:
+        """Start the process, unless it was stopped meanwhile; `load` tries again where this fails."""
         async with self._starting:
-            if self._transport is None:
-                await self._start()
+            if not self._is_stopped:
+                with suppress(EngineFailedError):
+                    await self._spawn()
+
+    async def load(self, setup: Setup) -> None:
+        """Wait until the process has its tokenizer. Raises `EngineFailedError`."""
+        self._setup = setup
+        async with self._starting:
+            await self._load(setup)
 
     async def stop(self) -> None:
         """End the process."""
@@ -126,36 +151,45 @@ class _Process(asyncio.Protocol):
             await self._end()
 
     async def _started_again(self) -> asyncio.Transport:
-        if self._is_stopped:
-            raise RefusedError(RefuseReason.NOT_READY, "the engine is stopping")
+        if self._is_stopped or self._setup is None:
+            raise RefusedError(RefuseReason.NOT_READY, "the engine is starting or stopping")
         try:
-            await self.start()
+            async with self._starting:
+                if self._transport is None:
+                    await self._load(self._setup)
         except EngineFailedError as error:
             raise RefusedError(RefuseReason.NOT_READY, str(error)) from error
         if self._transport is None:
             raise RefusedError(RefuseReason.NOT_READY, "the process that renders prompts ended")
         return self._transport
 
-    async def _start(self) -> None:
-        await self._end()
+    async def _spawn(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[None] = self._loop.create_future()
         self._reader = FrameReader()
         self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._popen = await asyncio.to_thread(_spawn, theirs)
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._popen = await asyncio.to_thread(_popen, theirs)
+            self._transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
+        except OSError as error:
+            raise EngineFailedError(f"no process to render prompts: {error}") from error
+
+    async def _load(self, setup: Setup) -> None:
+        if self._transport is None:
+            await self._end()
+            await self._spawn()
+        assert self._transport is not None
         try:
             async with asyncio.timeout(START_S):
-                transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
-                transport.write(frame(self._setup))
+                self._transport.write(frame(setup))
                 await self._ready
         except (TimeoutError, ConnectionError) as error:
             await self._end()
             raise EngineFailedError(
                 f"the process that renders prompts did not start: {error!r}"
             ) from error
-        self._transport = transport
 
     async def _end(self) -> None:
         """End the process there is, if any, and reap it."""
@@ -167,6 +201,7 @@ class _Process(asyncio.Protocol):
             await asyncio.to_thread(popen.wait)
 
     def _wind(self) -> None:
+        assert self._setup is not None, "jobs come after `load`"
         self._watchdog = self._loop.call_later(self._setup.timeout_s + GRACE_S, self._bite)
 
     def _bite(self) -> None:
@@ -189,13 +224,12 @@ class _Process(asyncio.Protocol):
             case Ready():
                 self._ready.set_result(None)
             case Rendered():
-                done = self._jobs.pop(reply.number)
+                done = self._jobs.pop(reply.number).done
                 if not done.cancelled():
                     done.set_result(reply.token_ids)
             case NotRendered():
-                done = self._jobs.pop(reply.number)
-                if not done.cancelled():
-                    done.set_exception(RefusedError(RefuseReason.INVALID, reply.message))
+                waiting = self._jobs.pop(reply.number)
+                waiting.refuse(RefuseReason.INVALID, reply.message, param=waiting.field)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -205,17 +239,16 @@ class _Process(asyncio.Protocol):
             self._watchdog = None
         if not self._ready.done():
             self._ready.set_exception(ConnectionError("it ended at once"))
+            # Nobody may be waiting, which is no reason for a complaint in the log.
+            self._ready.exception()
         lost, self._jobs = list(self._jobs.values()), {}
-        for done in lost:
-            if not done.cancelled():
-                done.set_exception(
-                    RefusedError(
-                        RefuseReason.OVERLOADED, "the process that renders prompts ended; try again"
-                    )
-                )
+        for waiting in lost:
+            waiting.refuse(
+                RefuseReason.OVERLOADED, "the process that renders prompts ended; try again"
+            )
 
 
-def _spawn(stream: socket.socket) -> subprocess.Popen[bytes]:
+def _popen(stream: socket.socket) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", _MODULE], stdin=stream.fileno(), stdout=subprocess.DEVNULL, cwd=_ROOT
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -22,9 +21,7 @@ class TokenBytes:
             number: token.content.encode()
             for number, token in tokenizer.get_added_tokens_decoder().items()
         }
-        self._byte_of = (
-            byte_alphabet() if _is_byte_level(json.loads(tokenizer.to_str())["decoder"]) else None
-        )
+        self._byte_of = byte_alphabet() if _is_byte_level(tokenizer) else None
         self._known: dict[int, bytes] = {}
 
     def of(self, token_id: int) -> bytes:
@@ -57,8 +54,9 @@ def byte_alphabet() -> dict[str, int]:
     }
 
 
-def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
-    if decoder is None:
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
+    if tokenizer.decoder is None:
         return False
-    parts = [decoder, *decoder.get("decoders", ())]
-    return any(part["type"] == "ByteLevel" for part in parts)
+    # Its state is its part of tokenizer.json.
+    decoder = json.loads(tokenizer.decoder.__getstate__())
+    return any(part["type"] == "ByteLevel" for part in (decoder, *decoder.get("decoders", ())))

@@ -21,6 +21,7 @@ from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
 from services.engine.adapters.vllm_launch import start_async_llm
 from services.engine.adapters.vllm_load import StepStats, load_of
@@ -57,6 +58,7 @@ class VllmEngine:
         self._is_stopping = False
         self._llm: AsyncLLM | None = None
         self._prompts: Prompts | None = None
+        self._pool = RenderPool()
 
     @override
     def __repr__(self) -> str:
@@ -69,7 +71,11 @@ class VllmEngine:
         self._loop = asyncio.get_running_loop()
         self._death: asyncio.Future[str] = self._loop.create_future()
         self._tasks = await asyncio.TaskGroup().__aenter__()
-        self._llm = llm = await start_async_llm(self._settings, stat_loggers=[StepStats])
+        # In this order: the core is forked before anything here has a thread.
+        llm, _ = await asyncio.gather(
+            start_async_llm(self._settings, stat_loggers=[StepStats]), self._pool.spawn()
+        )
+        self._llm = llm
         assert llm.output_handler is not None, "vLLM starts it where a loop runs"
         llm.output_handler.add_done_callback(self._on_output_end)
         await self._read_model(llm)
@@ -103,13 +109,12 @@ class VllmEngine:
 
     def load(self) -> Load:
         """Return the load by the core's last step."""
-        open_choices = self._open_choices()
-        if self._llm is None:
+        if self._prompts is None:
             return Load()
         return load_of(
             self._stats,
             self._abilities.limits,
-            open_choices=open_choices,
+            open_choices=self._open_choices(),
             work_since=self._work_since,
             now=self._loop.time(),
         )
@@ -125,8 +130,7 @@ class VllmEngine:
         self._is_stopping = True
         for key in list(self._answers):
             self.cancel(key)
-        if self._prompts is not None:
-            await self._prompts.stop()
+        await self._pool.stop()
         if self._llm is not None:
             await _shut_down(self._llm)
             await self._tasks.__aexit__(None, None, None)
@@ -135,10 +139,9 @@ class VllmEngine:
 
     async def _read_model(self, llm: AsyncLLM) -> None:
         """Learn from vLLM what the model and the engine can do."""
-        config = llm.vllm_config
-        tokenizer = llm.get_tokenizer()
-        self._stats = _step_stats(llm)
         self._supported_tasks = await llm.get_supported_tasks()
+        self._stats = _step_stats(llm)
+        config, tokenizer = llm.vllm_config, llm.get_tokenizer()
         self._abilities = Abilities(
             limits=_limits(self._settings, config),
             vocab_size=config.model_config.get_vocab_size(),
@@ -148,10 +151,10 @@ class VllmEngine:
         parser = self._settings.tool_call_parser
         self._tool_parser = ToolParser(parser, tokenizer) if parser else None
         self._prompts = Prompts(
-            self._settings, tokenizer=tokenizer, model_config=config.model_config
+            self._settings, self._pool, tokenizer=tokenizer, model_config=config.model_config
         )
         self._token_bytes = TokenBytes(self._prompts.backend_tokenizer)
-        await self._prompts.start()
+        await self._prompts.load()
 
     # --- submit
 
@@ -307,7 +310,13 @@ def _death_of(llm: AsyncLLM) -> str:
 
 
 async def _shut_down(llm: AsyncLLM) -> None:
-    await asyncio.to_thread(llm.shutdown, timeout=STOP_S)
     handler = llm.output_handler
     if handler is not None:
+        # First, or it takes the end of the core for its death and logs that.
+        handler.cancel()
         await asyncio.wait((handler,), timeout=STOP_S)
+    await asyncio.to_thread(llm.shutdown, timeout=STOP_S)
+    # vLLM closes its sockets, in a turn of the loop to come, and leaves their context to the garbage collector.
+    await asyncio.sleep(0)
+    async with asyncio.timeout(STOP_S):
+        await asyncio.to_thread(llm.engine_core.resources.ctx.term)

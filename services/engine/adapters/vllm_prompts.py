@@ -25,8 +25,11 @@ _SOME_TOOL = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 class Prompts:
     """Turns prompts into tokens."""
 
-    def __init__(self, settings: VllmSettings, *, tokenizer: Any, model_config: Any) -> None:
+    def __init__(
+        self, settings: VllmSettings, pool: RenderPool, *, tokenizer: Any, model_config: Any
+    ) -> None:
         """Raise `EngineFailedError` where template or tokenizer can't be used."""
+        self._pool = pool
         self.backend_tokenizer = backend_tokenizer(tokenizer)
         self._vocab_size: int = model_config.get_vocab_size()
         templates = [
@@ -35,23 +38,17 @@ class Prompts:
         self._has_template = templates[0] is not None
         self.shows_tools = templates[1] is not None and reads_tools(templates[1].source)
         """Whether the model gets to see tools at all."""
-        self._pool = RenderPool(
-            Setup(
-                tokenizer_json=self.backend_tokenizer.to_str(),
-                chat=templates[0],
-                tools=templates[1],
-                variables=_variables(tokenizer),
-                timeout_s=settings.template_timeout_s,
-            )
+        self._setup = Setup(
+            tokenizer_json=self.backend_tokenizer.to_str(),
+            chat=templates[0],
+            tools=templates[1],
+            variables=_variables(tokenizer),
+            timeout_s=settings.template_timeout_s,
         )
 
-    async def start(self) -> None:
-        """Start the render processes. Raises `EngineFailedError`."""
-        await self._pool.start()
-
-    async def stop(self) -> None:
-        """End them."""
-        await self._pool.stop()
+    async def load(self) -> None:
+        """Let the render processes load the tokenizer. Raises `EngineFailedError`."""
+        await self._pool.load(self._setup)
 
     async def tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens. Raises `RefusedError`."""

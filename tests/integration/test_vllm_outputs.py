@@ -1,0 +1,242 @@
+"""What the adapter makes of vLLM's outputs and statistics, by vLLM's own types and without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from services.engine.ports import Limits, Piece
+from shared.messages import Finish
+from tests.support.engine_rig import job_of
+from tests.support.tiny_tokenizers import byte_level
+from tests.support.vllm_rig import ANY_TOOL, chat, imported_vllm
+
+imported_vllm()
+
+from vllm.logprobs import Logprob  # noqa: E402 - after the switches that vLLM reads when it is imported
+from vllm.outputs import CompletionOutput, RequestOutput  # noqa: E402
+
+from services.engine.adapters.token_bytes import TokenBytes  # noqa: E402
+from services.engine.adapters.vllm_load import StepStats, load_of  # noqa: E402
+from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput, finite  # noqa: E402
+from services.engine.adapters.vllm_shape import shape_of  # noqa: E402
+
+LIMITS = Limits(
+    backend="vllm",
+    model="m",
+    version="0",
+    max_model_len=100,
+    max_streams=8,
+    total_blocks=20,
+    block_tokens=16,
+)
+
+
+class Heard:
+    """An answer of vLLM's outputs, and the pieces that came."""
+
+    def __init__(self, *, choices: int = 1, top: int | None = None) -> None:
+        self.pieces: list[Piece] = []
+        self.ended: list[str] = []
+        self.answer = Answer(
+            "k", lambda _, piece: self.pieces.append(piece), on_end=self.ended.append
+        )
+        self.answer.expect(choices, 7, token_bytes=TokenBytes(byte_level()), top=top)
+        self.outputs = [
+            ChoiceOutput(self.answer, choice, f"k.{choice}") for choice in range(choices)
+        ]
+
+    def put(
+        self,
+        text: str = "",
+        ids=(1,),
+        reason: str | None = None,
+        *,
+        choice: int = 0,
+        cached: int = 0,
+        **fields,
+    ) -> None:
+        completion = CompletionOutput(
+            index=0,
+            text=text,
+            token_ids=list(ids),
+            cumulative_logprob=None,
+            logprobs=fields.get("logprobs"),
+            finish_reason=reason,
+            stop_reason=fields.get("stop_reason"),
+        )
+        self.outputs[choice].put(
+            RequestOutput(
+                request_id="k",
+                prompt=None,
+                prompt_token_ids=[],
+                prompt_logprobs=None,
+                outputs=[completion],
+                finished=reason is not None,
+                num_cached_tokens=cached,
+            )
+        )
+
+
+def test_an_output_becomes_a_piece_at_once():
+    heard = Heard()
+
+    heard.put("hello", [5, 6])
+
+    assert [Piece(0, "hello", [5, 6])] == heard.pieces
+
+
+def test_the_last_piece_of_all_choices_has_the_usage():
+    heard = Heard(choices=2)
+
+    heard.put("a", [1], cached=4)
+    heard.put("", [2], "stop", choice=1, cached=6, stop_reason="###")
+    heard.put("b", [3, 4], "length", cached=4)
+
+    assert [None, Finish.STOP, Finish.LENGTH] == [piece.finish for piece in heard.pieces]
+    assert heard.pieces[1].extra.stop_reason == "###"
+    assert heard.pieces[1].extra.usage is None
+    usage = heard.pieces[2].extra.usage
+    assert (7, 4, 4) == (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+    assert ["k"] == heard.ended
+
+
+def test_nothing_comes_once_it_is_over():
+    heard = Heard()
+    heard.answer.is_over = True
+
+    heard.put("x")
+    heard.answer.fail("dead")
+
+    assert [] == heard.pieces
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "unheard of"])
+def test_an_end_that_is_no_answer_is_an_error(reason):
+    heard = Heard(choices=2)
+    heard.put("a", [1])
+    heard.put("", [], reason, choice=1)
+
+    assert [None, Finish.ERROR, Finish.ERROR] == [piece.finish for piece in heard.pieces]
+    assert heard.pieces[-1].extra.error.retryable
+    assert reason in heard.pieces[-1].extra.error.message
+    assert heard.answer.open_choices == 2 - 2 or heard.answer.is_over
+
+
+def test_exceptions_of_the_loop_are_left_to_who_watches_it():
+    heard = Heard()
+
+    heard.outputs[0].put(RuntimeError("dead"))
+
+    assert [] == heard.pieces
+
+
+def test_logprobs_are_ranked_exact_and_finite():
+    heard = Heard(top=2)
+    half = byte_level().encode("🙂").ids[0]
+    position = {
+        half: Logprob(-math.inf, 900, ""),
+        40: Logprob(-0.5, 1, "a"),
+        41: Logprob(math.nan, 2, "b"),
+        42: Logprob(-3.0, 3, "c"),
+    }
+
+    heard.put("", [half], logprobs=[position])
+
+    (logprob,) = heard.pieces[0].extra.logprobs
+    assert -9999.0 == logprob.logprob
+    assert "🙂".encode().startswith(logprob.token_bytes)
+    assert logprob.token_bytes
+    assert [("a", -0.5), ("b", -9999.0)] == [(top.token, top.logprob) for top in logprob.top]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(-1.5, -1.5), (-math.inf, -9999.0), (math.nan, -9999.0), (-1e9, -9999.0), (0.0, 0.0)],
+)
+def test_a_logprob_is_a_number_that_json_has(given, expected):
+    assert expected == finite(given)
+
+
+class Stumbles:
+    """A listener that raises."""
+
+    def hear(self, text, token_ids, *, is_last):
+        raise KeyError(text)
+
+
+def test_a_parser_that_stumbles_costs_its_answer_only():
+    heard = Heard()
+    heard.answer.listen([Stumbles()])
+
+    heard.put("secret words")
+
+    assert [Finish.ERROR] == [piece.finish for piece in heard.pieces]
+    error = heard.pieces[0].extra.error
+    assert not error.retryable
+    assert "secret" not in error.message
+
+
+def test_tool_calls_change_the_finish_but_not_a_cut():
+    job = job_of(chat("hi", tools_json=ANY_TOOL, tool_choice="function:f"))
+    shape = shape_of(job, None, shows_tools=False)
+    for reason, finish in (("stop", Finish.TOOL_CALLS), ("length", Finish.LENGTH)):
+        heard = Heard()
+        heard.answer.listen([shape.new_listener()])
+        heard.put('{"a": 1}', [1, 2])
+        heard.put("", [3], reason)
+
+        assert ["", ""] == [piece.text for piece in heard.pieces]
+        assert '{"a": 1}' == heard.pieces[0].extra.tool_calls[0].arguments
+        assert finish is heard.pieces[-1].finish
+
+
+# --- load
+
+
+def stats(*, running: int = 0, usage: float = 0.0) -> StepStats:
+    class Scheduler:
+        num_running_reqs = running
+        kv_cache_usage = usage
+
+    made = StepStats(None)
+
+    async def step() -> None:
+        made.record(Scheduler(), None)
+        made.stepped_at = 10.0
+
+    asyncio.run(step())
+    return made
+
+
+def test_an_idle_engine_is_free_whatever_the_core_said_last():
+    load = load_of(stats(running=5, usage=0.9), LIMITS, open_choices=0, work_since=0.0, now=99.0)
+
+    assert (0, 0, 20, 1, 0.0) == (
+        load.running,
+        load.waiting,
+        load.free_blocks,
+        load.step,
+        load.step_age_s,
+    )
+
+
+def test_what_is_open_and_not_running_waits():
+    load = load_of(stats(running=5, usage=0.25), LIMITS, open_choices=7, work_since=0.0, now=10.5)
+
+    assert (5, 2, 15, 0.5) == (load.running, load.waiting, load.free_blocks, load.step_age_s)
+
+
+def test_a_hung_core_grows_old():
+    ages = [
+        load_of(stats(running=1), LIMITS, open_choices=1, work_since=0.0, now=now).step_age_s
+        for now in (11.0, 60.0)
+    ]
+
+    assert [1.0, 50.0] == ages
+
+
+def test_idle_time_does_not_count_as_age():
+    assert 1.0 == load_of(stats(), LIMITS, open_choices=1, work_since=500.0, now=501.0).step_age_s

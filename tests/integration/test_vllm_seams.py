@@ -1,0 +1,161 @@
+"""Each part of vLLM that the adapter relies on, by name: a new version that moves one fails here.
+
+Behaviour is tested on the running engine (`test_vllm_engine`, the port's contract); this says which seam has gone, on any platform.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+
+import pytest
+
+from tests.support.vllm_rig import imported_vllm
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _vllm() -> None:
+    imported_vllm()
+
+
+def part(path: str):
+    """Return what `module:attribute.attribute` names."""
+    module, _, attributes = path.partition(":")
+    found = importlib.import_module(module)
+    for name in attributes.split("."):
+        found = getattr(found, name)
+    return found
+
+
+CALLS = {
+    "vllm.v1.engine.async_llm:AsyncLLM.__init__": "vllm_config executor_class log_stats log_requests stat_loggers client_addresses",
+    "vllm.v1.engine.async_llm:AsyncLLM.abort": "request_id internal",
+    "vllm.v1.engine.async_llm:AsyncLLM.shutdown": "timeout",
+    "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": "",
+    "vllm.v1.engine.async_llm:AsyncLLM.get_tokenizer": "",
+    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": "request_id prompt params supported_tasks priority",
+    "vllm.v1.engine.input_processor:InputProcessor.assign_request_id": "request",
+    "vllm.v1.engine.output_processor:OutputProcessor.add_request": "request prompt parent_req request_index queue",
+    "vllm.v1.engine.output_processor:OutputProcessor.propagate_error": "e",
+    "vllm.v1.engine.output_processor:RequestOutputCollector.__init__": "output_kind request_id",
+    "vllm.v1.engine.output_processor:RequestOutputCollector.put": "output",
+    "vllm.v1.engine.core_client:AsyncMPClient.add_request_async": "request",
+    "vllm.v1.engine.core_client:AsyncMPClient.abort_requests_async": "request_ids",
+    "vllm.v1.engine.utils:CoreEngineProcManager.finished_procs": "",
+    "vllm.v1.metrics.loggers:PrometheusStatLogger.__init__": "vllm_config engine_indexes",
+    "vllm.v1.metrics.loggers:PrometheusStatLogger.record": "scheduler_stats iteration_stats mm_cache_stats engine_idx",
+    "vllm.v1.metrics.loggers:PrometheusStatLogger.log_engine_initialized": "",
+    "vllm.v1.metrics.loggers:PrometheusStatLogger.record_sleep_state": "sleep level",
+    "vllm.v1.metrics.loggers:PrometheusStatLogger.record_admission_rejection": "reason",
+    "vllm.renderers.hf:resolve_chat_template": "tokenizer chat_template tools model_config",
+    "vllm.renderers.hf:resolve_chat_template_content_format": "chat_template tools given_format tokenizer model_config",
+    "vllm.parser:ParserManager.get_parser": "tool_parser_name enable_auto_tools tokenizer",
+    "vllm.parser.abstract_parser:Parser.parse_delta": "delta_text delta_token_ids request prompt_token_ids finished",
+    "vllm.parser.abstract_parser:Parser.adjust_request": "request",
+    "vllm.config:ModelConfig.get_vocab_size": "",
+    "vllm.config:ModelConfig.get_diff_sampling_param": "",
+}
+
+FIELDS = {
+    "vllm:SamplingParams": (
+        "temperature top_p top_k min_p repetition_penalty max_tokens min_tokens stop stop_token_ids seed logprobs presence_penalty"
+        " frequency_penalty logit_bias ignore_eos structured_outputs skip_special_tokens output_kind skip_clone"
+    ),
+    "vllm.sampling_params:StructuredOutputsParams": "json json_object",
+    "vllm.v1.engine:EngineCoreRequest": "request_id sampling_params external_req_id priority prompt_token_ids",
+    "vllm.outputs:CompletionOutput": "text token_ids logprobs finish_reason stop_reason",
+    "vllm.logprobs:Logprob": "logprob rank decoded_token",
+    "vllm.v1.metrics.stats:SchedulerStats": "num_running_reqs kv_cache_usage",
+    "vllm.config:SchedulerConfig": "max_num_seqs policy",
+    "vllm.config:CacheConfig": "block_size num_gpu_blocks",
+    "vllm.config:ModelConfig": "max_model_len max_logprobs",
+    "vllm.v1.engine.core_client:BackgroundResources": "ctx engine_manager",
+}
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_a_call_takes_the_arguments_that_we_give(path):
+    parameters = inspect.signature(part(path)).parameters
+
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    assert takes_any or set(CALLS[path].split()) <= parameters.keys()
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_value_has_the_fields_that_we_use(path):
+    found = part(path)
+    fields = (
+        {field.name for field in dataclasses.fields(found)}
+        if dataclasses.is_dataclass(found)
+        else set(found.__struct_fields__)
+    )
+
+    assert set(FIELDS[path].split()) <= fields
+
+
+def test_outputs_carry_the_count_of_cached_tokens():
+    assert "num_cached_tokens" in inspect.signature(part("vllm.outputs:RequestOutput")).parameters
+
+
+def test_the_async_engine_keeps_its_parts_where_we_look():
+    source = inspect.getsource(part("vllm.v1.engine.async_llm:AsyncLLM.__init__"))
+
+    for name in (
+        "input_processor",
+        "output_processor",
+        "engine_core",
+        "logger_manager",
+        "output_handler",
+    ):
+        assert f"self.{name}" in source
+    assert "self.stat_loggers" in inspect.getsource(
+        part("vllm.v1.metrics.loggers:StatLoggerManager.__init__")
+    )
+    assert "engine_manager" in inspect.getsource(
+        part("vllm.v1.engine.core_client:BackgroundResources")
+    )
+
+
+def test_our_logger_takes_the_place_of_the_prometheus_one():
+    source = inspect.getsource(part("vllm.v1.metrics.loggers:StatLoggerManager.__init__"))
+
+    assert "isinstance(global_stat_logger, PrometheusStatLogger)" in source
+    assert "if not custom_prometheus_logger" in source
+
+
+def test_the_output_loop_ends_when_the_core_dies():
+    source = inspect.getsource(part("vllm.v1.engine.async_llm:AsyncLLM._run_output_handler"))
+
+    assert "get_output_async" in source
+    assert "propagate_error" in source
+
+
+def test_every_step_brings_statistics():
+    source = inspect.getsource(part("vllm.v1.core.sched.scheduler:Scheduler.update_from_output"))
+
+    assert "self.make_stats(" in source
+    assert "scheduler_stats = stats" in source
+
+
+def test_the_reasons_to_end_are_the_known_ones():
+    reasons = {str(reason) for reason in part("vllm.v1.engine:FinishReason")}
+
+    assert reasons == {"stop", "length", "abort", "error", "repetition"}
+
+
+def test_the_installed_version_is_in_our_range():
+    part("services.engine.adapters.vllm_engine:check_version")(part("vllm:__version__"))
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cpu", "0.33.0", "0.33.2.dev3"])
+def test_a_version_in_range_starts(version):
+    part("services.engine.adapters.vllm_engine:check_version")(version)
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "1.0.0", "dev"])
+def test_another_version_says_what_to_install(version):
+    with pytest.raises(
+        part("services.engine.ports:EngineFailedError"), match=r"install vllm >=0\.32,<0\.34"
+    ):
+        part("services.engine.adapters.vllm_engine:check_version")(version)
