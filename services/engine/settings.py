@@ -37,8 +37,8 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_batched_tokens: int | None = None
     """Token budget of a step; none: vLLM's own choice."""
     enforce_eager: bool | None = None
-    """Skip graph capture and compilation: quicker start, slower steps on CUDA. None: yes on the CPU platform, where compiling takes a minute
-    at every start, no elsewhere."""
+    """Skip graph capture and compilation: quicker start, slower steps on CUDA.
+    None: yes on the CPU platform, where compiling takes minutes at every start; no elsewhere."""
     seed: int = 0
     """Seed of the engine's own draws; every request brings its own as well."""
     chat_template: str | None = None
