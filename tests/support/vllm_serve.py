@@ -90,7 +90,8 @@ class VllmServe:
     def _environment(self) -> dict[str, str]:
         paths = [str(self._metadata())] if _lacks_metadata() else []
         return {
-            **os.environ,  # noqa: TID251 - handed on to a child
+            # An engine of this process may have set some for itself.
+            **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},  # noqa: TID251 - for a child
             "PYTHONPATH": os.pathsep.join(paths),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",
