@@ -13,7 +13,13 @@ HELP = "Ctrl-D ends, /reset forgets the conversation."
 
 
 async def chat(
-    url: str, *, model: str | None, api_key: str | None, system: str | None, max_tokens: int
+    url: str,
+    *,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
 ) -> int:
     """Talk until end of input; return the exit code. Raises `UserError` where no server answers."""
     async with OpenAiHttp(url, api_key=api_key) as server:
@@ -27,7 +33,13 @@ async def chat(
             elif asked:
                 messages.append({"role": "user", "content": asked})
                 answer = await _answer(
-                    server, {"model": name, "messages": messages, "max_tokens": max_tokens}
+                    server,
+                    {
+                        "model": name,
+                        "messages": messages,
+                        "max_tokens": max_tokens,
+                        "temperature": temperature,
+                    },
                 )
                 if answer is None:
                     messages.pop()

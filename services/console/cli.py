@@ -208,6 +208,13 @@ def _chat(parser: argparse.ArgumentParser) -> None:
     _server(parser)
     parser.add_argument("--system", help="a system message")
     parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.2,
+        metavar="T",
+        help="0 for the likeliest words; small models wander off at 1 (default: 0.2)",
+    )
+    parser.add_argument(
         "--max-tokens",
         type=positive,
         default=512,

@@ -38,6 +38,7 @@ def _chat(options: argparse.Namespace, settings: ConsoleSettings) -> int:
         api_key=settings.key,
         system=options.system,
         max_tokens=options.max_tokens,
+        temperature=options.temperature,
     )
     return asyncio.run(talk)
 
