@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import torch
 from typing_extensions import override
+from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 from vllm.utils.ompmultiprocessing import OMPProcessManager
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
@@ -19,10 +21,8 @@ from services.engine.adapters import vllm_env
 
 NAME = f"{__name__}.CpuCoreExecutor"
 """How vLLM is told: a qualified name is taken as it is."""
-
-
-TEARDOWN_S = 1
-"""From the end of the worker to the end of its process; the scheduler's part needs milliseconds."""
+TEARDOWN_S = 0.5
+"""From the executor's end to that of its process; what the scheduler does between needs milliseconds."""
 
 
 class CpuCoreExecutor(UniProcExecutor):
@@ -46,7 +46,12 @@ class CpuCoreExecutor(UniProcExecutor):
 
     @override
     def shutdown(self) -> None:
-        super().shutdown()
-        # The core goes on to collect garbage among all that was ever imported, for seconds and a copy of each shared page, only to end.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(TEARDOWN_S)
+        """Let the KV connector finish; where the core was told to end, its process does so soon after.
+
+        vLLM's own teardown frees memory for processes that go on: it collects garbage among all that was ever imported, which takes
+        seconds and a copy of each page that is shared with the zygote. A core that failed takes that time, and ends with its own code.
+        """
+        ensure_kv_transfer_shutdown()
+        if isinstance(sys.exception(), SystemExit):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, TEARDOWN_S)
