@@ -39,9 +39,11 @@ class Heard:
 
     def __init__(self, *, choices: int = 1, top: int | None = None) -> None:
         self.pieces: list[Piece] = []
-        self.ended: list[str] = []
+        self.ended: list[tuple[str, bool]] = []
         self.answer = Answer(
-            "k", lambda _, piece: self.pieces.append(piece), on_end=self.ended.append
+            "k",
+            lambda _, piece: self.pieces.append(piece),
+            on_end=lambda *end: self.ended.append(end),
         )
         self.answer.expect(choices, 7, token_bytes=TokenBytes(byte_level()), top=top)
         self.outputs = [
@@ -100,7 +102,7 @@ def test_the_last_piece_of_all_choices_has_the_usage():
     assert heard.pieces[1].extra.usage is None
     usage = heard.pieces[2].extra.usage
     assert (7, 4, 4) == (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-    assert ["k"] == heard.ended
+    assert [("k", True)] == heard.ended
 
 
 def test_nothing_comes_once_it_is_over():
@@ -177,6 +179,7 @@ def test_a_parser_that_stumbles_costs_its_answer_only():
     error = heard.pieces[0].extra.error
     assert not error.retryable
     assert "secret" not in error.message
+    assert [("k", False)] == heard.ended
 
 
 def test_tool_calls_change_the_finish_but_not_a_cut():
@@ -201,10 +204,10 @@ def stats(*, running: int = 0, usage: float = 0.0) -> StepStats:
         num_running_reqs = running
         kv_cache_usage = usage
 
-    made = StepStats(None)
+    made = StepStats()
 
     async def step() -> None:
-        made.record(Scheduler(), None)
+        made.record(0, Scheduler(), None, None)
         made.stepped_at = 10.0
 
     asyncio.run(step())

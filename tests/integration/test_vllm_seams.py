@@ -29,7 +29,7 @@ def part(path: str):
 
 
 CALLS = {
-    "vllm.v1.engine.async_llm:AsyncLLM.__init__": "vllm_config executor_class log_stats log_requests stat_loggers client_addresses",
+    "vllm.v1.engine.async_llm:AsyncLLM.__init__": "vllm_config executor_class log_stats log_requests client_addresses",
     "vllm.v1.engine.async_llm:AsyncLLM.abort": "request_id internal",
     "vllm.v1.engine.async_llm:AsyncLLM.shutdown": "timeout",
     "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": "",
@@ -43,11 +43,6 @@ CALLS = {
     "vllm.v1.engine.core_client:AsyncMPClient.add_request_async": "request",
     "vllm.v1.engine.core_client:AsyncMPClient.abort_requests_async": "request_ids",
     "vllm.v1.engine.utils:CoreEngineProcManager.finished_procs": "",
-    "vllm.v1.metrics.loggers:PrometheusStatLogger.__init__": "vllm_config engine_indexes",
-    "vllm.v1.metrics.loggers:PrometheusStatLogger.record": "scheduler_stats iteration_stats mm_cache_stats engine_idx",
-    "vllm.v1.metrics.loggers:PrometheusStatLogger.log_engine_initialized": "",
-    "vllm.v1.metrics.loggers:PrometheusStatLogger.record_sleep_state": "sleep level",
-    "vllm.v1.metrics.loggers:PrometheusStatLogger.record_admission_rejection": "reason",
     "vllm.renderers.hf:resolve_chat_template": "tokenizer chat_template tools model_config",
     "vllm.renderers.hf:resolve_chat_template_content_format": "chat_template tools given_format tokenizer model_config",
     "vllm.parser:ParserManager.get_parser": "tool_parser_name enable_auto_tools tokenizer",
@@ -109,19 +104,24 @@ def test_the_async_engine_keeps_its_parts_where_we_look():
         "output_handler",
     ):
         assert f"self.{name}" in source
-    assert "self.stat_loggers" in inspect.getsource(
-        part("vllm.v1.metrics.loggers:StatLoggerManager.__init__")
-    )
     assert "engine_manager" in inspect.getsource(
         part("vllm.v1.engine.core_client:BackgroundResources")
     )
 
 
-def test_our_logger_takes_the_place_of_the_prometheus_one():
-    source = inspect.getsource(part("vllm.v1.metrics.loggers:StatLoggerManager.__init__"))
+def test_a_logger_can_be_put_in_later_and_gets_every_steps_counts():
+    source = inspect.getsource(part("vllm.v1.engine.async_llm:AsyncLLM._run_output_handler"))
 
-    assert "isinstance(global_stat_logger, PrometheusStatLogger)" in source
-    assert "if not custom_prometheus_logger" in source
+    assert "logger_ref = self._logger_ref" in source
+    assert "logger_ref[0].record(" in source
+    for name in ("engine_idx", "scheduler_stats", "iteration_stats", "mm_cache_stats"):
+        assert f"{name}=" in source.partition("logger_ref[0].record(")[2]
+
+
+def test_the_front_keeps_no_statistics_of_tokens_unless_asked():
+    source = inspect.getsource(part("vllm.v1.engine.async_llm:AsyncLLM._run_output_handler"))
+
+    assert "IterationStats() if (log_stats and num_outputs) else None" in source
 
 
 def test_the_output_loop_ends_when_the_core_dies():

@@ -1,8 +1,8 @@
 """Real vLLM behind the engine port.
 
 Uses `AsyncLLM` through attributes that it shows (`input_processor`, `output_processor`, `engine_core`) the way its own `add_request`
-does, with one difference: outputs become pieces at once instead of passing through a queue and a task per request (a quarter of the
-front's time per token). `tests/integration/test_vllm_seams.py` names each part relied upon, so that a new version fails there.
+does, with one difference: outputs become pieces at once instead of passing through a queue and a task per request
+(`bench/vllm_front.py`). `tests/integration/test_vllm_seams.py` names each part relied upon, so that a new version fails there.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class VllmEngine:
         self._is_stopping = False
         self._llm: AsyncLLM | None = None
         self._prompts: Prompts | None = None
+        self._stats = StepStats()
         self._pool = RenderPool()
 
     @override
@@ -72,9 +73,7 @@ class VllmEngine:
         self._death: asyncio.Future[str] = self._loop.create_future()
         self._tasks = await asyncio.TaskGroup().__aenter__()
         # In this order: the core is forked before anything here has a thread.
-        llm, _ = await asyncio.gather(
-            start_async_llm(self._settings, stat_loggers=[StepStats]), self._pool.spawn()
-        )
+        llm, _ = await asyncio.gather(start_async_llm(self._settings), self._pool.spawn())
         self._llm = llm
         assert llm.output_handler is not None, "vLLM starts it where a loop runs"
         llm.output_handler.add_done_callback(self._on_output_end)
@@ -87,7 +86,7 @@ class VllmEngine:
             raise EngineFailedError(self._death.result())
         if job.key in self._answers:
             raise RefusedError(RefuseReason.INVALID, f"the key {job.key} is in use")
-        answer = self._answers[job.key] = Answer(job.key, self._sink, on_end=self._forget)
+        answer = self._answers[job.key] = Answer(job.key, self._sink, on_end=self._on_end)
         try:
             return await self._submit(job, answer)
         except EngineDeadError as error:
@@ -103,9 +102,7 @@ class VllmEngine:
         if answer is None:
             return
         answer.is_over = True
-        if not self._doomed:
-            self._loop.call_soon(self._abort)
-        self._doomed += answer.request_ids
+        self._doom(answer)
 
     def load(self) -> Load:
         """Return the load by the core's last step."""
@@ -140,7 +137,7 @@ class VllmEngine:
     async def _read_model(self, llm: AsyncLLM) -> None:
         """Learn from vLLM what the model and the engine can do."""
         self._supported_tasks = await llm.get_supported_tasks()
-        self._stats = _step_stats(llm)
+        self._stats.attach(llm)
         config, tokenizer = llm.vllm_config, llm.get_tokenizer()
         self._abilities = Abilities(
             limits=_limits(self._settings, config),
@@ -225,16 +222,23 @@ class VllmEngine:
 
     # --- end
 
-    def _forget(self, key: str) -> None:
-        self._answers.pop(key, None)
+    def _on_end(self, key: str, is_whole: bool) -> None:
+        answer = self._answers.pop(key, None)
+        if answer is not None and not is_whole:
+            self._doom(answer)
+
+    def _doom(self, answer: Answer) -> None:
+        """Have vLLM end what is left of an answer, together with all others of this turn of the loop."""
+        if not self._doomed:
+            self._loop.call_soon(self._abort)
+        self._doomed += answer.request_ids
 
     def _open_choices(self, *, but: Answer | None = None) -> int:
         return sum(answer.open_choices for answer in self._answers.values() if answer is not but)
 
     def _abort(self) -> None:
-        """Tell vLLM of all that was cancelled in this turn of the loop."""
         doomed, self._doomed = self._doomed, []
-        if doomed and self._llm is not None and not self._is_stopping:
+        if doomed and self._llm is not None and not self._is_stopping and not self._death.done():
             self._tasks.create_task(_abort(self._llm, doomed))
 
     def _on_output_end(self, _task: asyncio.Task[Any]) -> None:
@@ -273,16 +277,6 @@ def _limits(settings: VllmSettings, config: Any) -> Limits:
 def _max_logprobs(model_config: Any) -> int:
     most: int = model_config.max_logprobs
     return model_config.get_vocab_size() if most < 0 else most
-
-
-def _step_stats(llm: AsyncLLM) -> StepStats:
-    loggers = llm.logger_manager.stat_loggers if llm.logger_manager else ()
-    stats = next((each for each in loggers if isinstance(each, StepStats)), None)
-    if stats is None:
-        raise EngineFailedError(
-            "vLLM's statistics are off; take disable_log_stats out of vllm.extra_args"
-        )
-    return stats
 
 
 def _sibling(request: EngineCoreRequest, choice: int, seed: int | None) -> EngineCoreRequest:

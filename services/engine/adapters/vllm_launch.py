@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
@@ -33,16 +31,18 @@ FOLDER_PREFIX = "hr-"
 """Short: a socket's path may have 107 bytes, and vLLM's names take 37."""
 CONNECT_S = 60.0
 """From a core that is ready to its first word; milliseconds, unless the machine thrashes."""
+CORE_STATS = True
+"""The core sends its counts with each step; `vllm_load` takes them."""
 SEE_LOG = "the core's own lines in this engine's log say why"
 
 
-async def start_async_llm(settings: VllmSettings, *, stat_loggers: Sequence[Any] = ()) -> AsyncLLM:
+async def start_async_llm(settings: VllmSettings) -> AsyncLLM:
     """Return the engine when its core is ready; ended by `AsyncLLM.shutdown`. Raises `EngineFailedError`.
 
     The end of this process, however it comes, ends the core. The end of the core is an `EngineDeadError` for who uses the engine.
     """
     try:
-        core = _Core(engine_config(settings), log_stats=bool(stat_loggers))
+        core = _Core(engine_config(settings))
     except EngineFailedError:
         raise
     except (
@@ -51,7 +51,7 @@ async def start_async_llm(settings: VllmSettings, *, stat_loggers: Sequence[Any]
         raise EngineFailedError(f"vLLM cannot load {settings.model}: {error!r}") from error
     try:
         await core.ready()
-        return await core.client(stat_loggers)
+        return await core.client()
     except Exception as error:
         core.end()
         raise EngineFailedError(
@@ -65,7 +65,7 @@ async def start_async_llm(settings: VllmSettings, *, stat_loggers: Sequence[Any]
 class _Core:
     """A core that was launched, on its way to being ready."""
 
-    def __init__(self, config: VllmConfig, *, log_stats: bool) -> None:
+    def __init__(self, config: VllmConfig) -> None:
         """Fork it."""
         if config.parallel_config.data_parallel_size > 1:
             raise EngineFailedError(
@@ -80,7 +80,7 @@ class _Core:
         if current_platform.is_cpu() and self._executor is CpuCoreExecutor:
             vllm_env.fork_core()
         addresses = self._listeners.addresses
-        launching = launch_core_engines(config, self._executor, log_stats, addresses)
+        launching = launch_core_engines(config, self._executor, CORE_STATS, addresses)
         with CORE_FORK.guarded():
             self._launch = self._handshake.enter_context(launching)
 
@@ -92,7 +92,7 @@ class _Core:
             asyncio.to_thread(cached_tokenizer_from_config, config),
         )
 
-    async def client(self, stat_loggers: Sequence[Any]) -> AsyncLLM:
+    async def client(self) -> AsyncLLM:
         """Return the client, which from now on owns the core: watches it, and ends it."""
         addresses = {
             "input_address": self._listeners.inputs[0].address,
@@ -104,9 +104,8 @@ class _Core:
         llm = AsyncLLM(
             self._config,
             self._executor,
-            log_stats=False,  # vLLM's own loggers; the given ones get theirs all the same
+            log_stats=False,  # the front's statistics of each token cost more than all the rest it does with it
             log_requests=False,
-            stat_loggers=list(stat_loggers),
             client_addresses=addresses,
         )
         llm.engine_core.resources.engine_manager = self._launch.engine_manager

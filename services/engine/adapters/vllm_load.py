@@ -1,7 +1,10 @@
-"""How busy vLLM's core is, from the statistics that it sends with each step.
+"""How busy vLLM's core is, from the counts that it sends with each step.
 
 The step counter comes from the core: a hung core behind a front that answers stops counting, and the age of its last step grows.
 The core tells of nothing while idle, so counts are never taken for more than what is open here (after a mass abort they would stay up).
+
+vLLM's front hands each step's counts to a logger if there is one. Given at construction, it also makes the front keep statistics of
+every token, which doubles its time per token (`bench/vllm_front.py`). Hence it is put where vLLM itself replaces it when it scales.
 """
 
 from __future__ import annotations
@@ -9,50 +12,34 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-from vllm.v1.metrics.loggers import PrometheusStatLogger
-
 from services.engine.ports import Limits, Load
 
 
-class StepStats(PrometheusStatLogger):
-    """Counts steps; in the place of vLLM's own Prometheus logger, whose histograms cost time with each token."""
+class StepStats:
+    """Counts steps; for vLLM it is a logger."""
 
-    def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
-        # Not the parent's: that one registers metrics.
-        del vllm_config, engine_indexes
+    def __init__(self) -> None:
         self.steps = 0
         self.stepped_at = 0.0
         """Loop time of the last step's end, as this process learned of it."""
         self.running = 0
         self.kv_cache_usage = 0.0
 
-    @override
+    def attach(self, llm: Any) -> None:
+        """Let an `AsyncLLM` without loggers tell of its steps."""
+        llm.logger_manager = self
+        llm._logger_ref[0] = self  # noqa: SLF001 - the way vLLM goes in `scale_elastic_ep`
+
     def record(
-        self,
-        scheduler_stats: Any,
-        iteration_stats: Any,
-        mm_cache_stats: Any = None,
-        engine_idx: int = 0,
+        self, engine_idx: int, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any
     ) -> None:
         """Take what the core sent."""
+        del engine_idx, iteration_stats, mm_cache_stats
         if scheduler_stats is not None:
             self.steps += 1
             self.stepped_at = asyncio.get_running_loop().time()
             self.running = scheduler_stats.num_running_reqs
             self.kv_cache_usage = scheduler_stats.kv_cache_usage
-
-    @override
-    def log_engine_initialized(self) -> None:
-        """Nothing to tell."""
-
-    @override
-    def record_sleep_state(self, sleep: int = 0, level: int = 0) -> None:
-        """Nothing to tell."""
-
-    @override
-    def record_admission_rejection(self, reason: str) -> None:
-        """Nothing to tell."""
 
 
 def load_of(

@@ -47,7 +47,8 @@ class ChoiceOutput(RequestOutputCollector):
 class Answer:
     """One job in vLLM: its requests, and what has come of each."""
 
-    def __init__(self, key: str, sink: Sink, *, on_end: Callable[[str], None]) -> None:
+    def __init__(self, key: str, sink: Sink, *, on_end: Callable[[str, bool], None]) -> None:
+        """`on_end` is told the key, and whether all requests have ended by themselves."""
         self._key = key
         self._sink = sink
         self._on_end = on_end
@@ -99,7 +100,7 @@ class Answer:
         if self.is_over:
             return
         still_open = sorted(self._open)
-        self._end()
+        self._end(is_whole=False)
         error = DeltaExtra(error=StreamError(message=message, retryable=retryable))
         for choice in still_open:
             extra = error if choice == still_open[-1] else None
@@ -156,7 +157,7 @@ class Answer:
         self._cached_tokens = min(self._cached_tokens, output.num_cached_tokens or 0)
         self._open.discard(choice)
         if not self._open:
-            self._end()
+            self._end(is_whole=True)
             extra["usage"] = Usage(
                 prompt_tokens=self._prompt_tokens,
                 completion_tokens=self._completion_tokens,
@@ -164,9 +165,9 @@ class Answer:
             )
         return finish
 
-    def _end(self) -> None:
+    def _end(self, *, is_whole: bool) -> None:
         self.is_over = True
-        self._on_end(self._key)
+        self._on_end(self._key, is_whole)
 
     def _logprobs(self, completion: CompletionOutput) -> list[TokenLogprob]:
         """Return the log probability of each token, and the most likely ones at its place."""
