@@ -22,7 +22,7 @@ def fork(guard):
     if pid == 0:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
         # In one write: what `print` writes in parts where output is unbuffered, the other child could split.
-        os.write(1, f"child {os.getpid()} {os.getpgrp() == os.getpid()}\n".encode())
+        os.write(1, f"child {os.getpid()} {os.getpgrp() == os.getpid()}\\n".encode())
         while True:
             signal.pause()
     return pid
