@@ -19,6 +19,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """How full the engine is."""
 
     max_streams: int
+    resumes: bool
     max_waiting: int
     waiting: int
     """Choices accepted or asked about, and not begun."""
@@ -56,6 +57,25 @@ def _malformed(submit: Submit, room: Room) -> RefusedError | None:
         token(submit.gateway)
     except UserError as error:
         return RefusedError(RefuseReason.INVALID, f"no id of a gateway: {error}")
+    return _bad_prior(submit, room) if submit.prior else None
+
+
+def _bad_prior(submit: Submit, room: Room) -> RefusedError | None:
+    """Refuse to go on where nothing is left to say, or where nobody could know with what."""
+    if not room.resumes:
+        return RefusedError(RefuseReason.UNSUPPORTED, "this engine cannot go on with an answer")
+    sampling = submit.sampling
+    known: set[int] = set()
+    for prior in submit.prior:
+        if not 0 <= prior.choice < sampling.n or prior.choice in known:
+            message = f"prior has choice {prior.choice} twice, or beyond n = {sampling.n}"
+            return RefusedError(RefuseReason.INVALID, message)
+        known.add(prior.choice)
+        if sampling.max_tokens is not None and len(prior.token_ids) >= sampling.max_tokens:
+            message = f"prior has {len(prior.token_ids)} tokens of {sampling.max_tokens}"
+            return RefusedError(RefuseReason.INVALID, message)
+        if prior.chars < 0 or min(prior.token_ids, default=0) < 0:
+            return RefusedError(RefuseReason.INVALID, "prior has negative numbers")
     return None
 
 

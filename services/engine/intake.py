@@ -160,4 +160,5 @@ def _job(submit: Submit, key: str) -> Job:
         sampling=submit.sampling,
         priority=submit.priority,
         trace=submit.trace,
+        prior=submit.prior,
     )

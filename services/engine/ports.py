@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from shared.ids import RequestId
-from shared.messages import DeltaExtra, Finish, Priority, Prompt, RefuseReason, Sampling
+from shared.messages import DeltaExtra, Finish, Prior, Priority, Prompt, RefuseReason, Sampling
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     priority: Priority
     trace: dict[str, str]
+    prior: tuple[Prior, ...] = ()
+    """Choices to go on with, and no others (see `Submit.prior`). Only where `Limits.resumes`."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +49,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int
     total_blocks: int = 0
     block_tokens: int = 0
+    resumes: bool = False
+    """Whether jobs may have `prior`."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

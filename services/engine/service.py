@@ -115,6 +115,7 @@ class EngineService:
             host=self._host,
             max_model_len=limits.max_model_len if limits else 0,
             max_streams=limits.max_streams if limits else 0,
+            resumes=limits.resumes if limits else False,
             running=load.running,
             waiting=load.waiting + self._intake.pending,
             outstanding_tokens=self._streams.outstanding_tokens,
@@ -241,6 +242,7 @@ class EngineService:
         limits = self._limits
         room = Room(
             max_streams=limits.max_streams if limits else 0,
+            resumes=limits.resumes if limits else False,
             max_waiting=self._settings.max_waiting,
             waiting=self._load().waiting + self._intake.pending,
             outstanding_tokens=self._streams.outstanding_tokens,

@@ -24,6 +24,16 @@ def key_of(gateway: GatewayId, stream: StreamNo) -> str:
     return f"{gateway}:{stream}"
 
 
+def said_of(submit: Submit) -> list[int | None]:
+    """Return how many tokens each choice has said before; none for those that have ended."""
+    if not submit.prior:
+        return [0] * submit.sampling.n
+    said: list[int | None] = [None] * submit.sampling.n
+    for prior in submit.prior:
+        said[prior.choice] = len(prior.token_ids)
+    return said
+
+
 class Stream:
     """One stream that is being answered."""
 
@@ -50,8 +60,9 @@ class Stream:
         self.deadline_at = now + submit.deadline_s
         self.prompt_tokens = 0
         self.next_seq = 0
-        self.is_finished = [False] * submit.sampling.n
-        self.work = StreamWork(total, allowed_tokens=allowed_tokens, choices=submit.sampling.n)
+        said = said_of(submit)
+        self.is_finished = [tokens is None for tokens in said]
+        self.work = StreamWork(total, allowed_tokens=allowed_tokens, said=said)
         self.ring = StreamRing()
 
     @override

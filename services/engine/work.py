@@ -1,10 +1,12 @@
 """Outstanding token work, exactly: the signal by which gateways choose and the scaler scales.
 
-A stream owes its prompt until its first token, and for each choice the tokens still allowed.
+A stream owes its prompt until its first token, with it what its choices said elsewhere, and for each choice the tokens still allowed.
 The total is kept by differences and equals the sum over the streams at any moment (a property test).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from typing_extensions import override
 
@@ -27,17 +29,29 @@ class TotalWork:
 class StreamWork:
     """What one stream owes, and what it has generated."""
 
-    __slots__ = ("_allowed", "_left", "_prompt_left", "_total", "completion_tokens", "is_begun")
+    __slots__ = (
+        "_allowed",
+        "_left",
+        "_prior",
+        "_prompt_left",
+        "_total",
+        "completion_tokens",
+        "is_begun",
+    )
 
-    def __init__(self, total: TotalWork, *, allowed_tokens: int, choices: int) -> None:
+    def __init__(
+        self, total: TotalWork, *, allowed_tokens: int, said: Sequence[int | None]
+    ) -> None:
+        """`said`: tokens that each choice has from elsewhere, and that its allowance counts; none: it has ended."""
         self._total = total
         self._allowed = allowed_tokens
-        self._left = [allowed_tokens] * choices
+        self._left = [0 if told is None else max(0, allowed_tokens - told) for told in said]
+        self._prior = sum(told or 0 for told in said)
         self._prompt_left = 0
         self.completion_tokens = 0
         self.is_begun = False
         """Whether any token was generated."""
-        total.tokens += allowed_tokens * choices
+        total.tokens += sum(self._left)
 
     @override
     def __repr__(self) -> str:
@@ -52,7 +66,7 @@ class StreamWork:
         """Correct the first estimate, now that the prompt's length is known."""
         before = self.tokens
         if not self.is_begun:
-            self._prompt_left = prompt_tokens
+            self._prompt_left = prompt_tokens + self._prior
         excess = max(0, self._allowed - max(0, context_tokens - prompt_tokens))
         self._left = [max(0, left - excess) for left in self._left]
         self._total.tokens += self.tokens - before

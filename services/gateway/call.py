@@ -23,6 +23,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority | None = None
     """What the body asked for (`service_tier`); a header may say otherwise."""
     timeout_s: float | None = None
+    has_own_seed: bool = False
+    """The caller gave the seed, so that the same answer is to come again."""
     user: str = ""
     work_tokens: int = 0
     """Estimated token work over all prompts and choices: prompt bytes ÷ 4 + tokens allowed to be generated.

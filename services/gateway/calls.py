@@ -1,7 +1,7 @@
-"""Runs calls from their arrival to exactly one end: gate, engine, deltas, end; retries what nobody has seen yet.
+"""Runs calls from their arrival to exactly one end: gate, engine, deltas, end; has another engine go on where one is lost.
 
 Every event is handled in one synchronous step. Whatever happens (client gone, deadline, engine lost, a fault of ours), `_end` closes the
-streams, cancels at the engines and gives back the place at the gate. An answer that has been shown in part is not begun again: it fails.
+streams, cancels at the engines and gives back the place at the gate.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from services.gateway import refusals
 from services.gateway.admission.verdict import Offer, Ticket, Verdict
 from services.gateway.call import ApiError, Call
+from services.gateway.continuation import DivergedError
 from services.gateway.gates import Gates
 from services.gateway.openai.ending import failure_of, total_usage
 from services.gateway.outlet import Caller, Outlet
@@ -28,6 +29,9 @@ from shared.clock import Clock
 from shared.ids import EngineId
 from shared.messages import Delta, Finish
 
+WAIT_S = 0.2
+"""Between two looks for an engine where none is there."""
+
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Deadlines and attempts of a call."""
@@ -39,7 +43,11 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     submit_timeout_s: float = 5.0
     """An engine that has not answered a submit after this is tried no longer; rendering a template may take a second or two."""
     max_attempts: int = 3
-    """Engines that are tried for one prompt."""
+    """Engines in a row that may fail a prompt before their first word."""
+    max_losses: int = 5
+    """Engines that may be lost under one prompt after they said something: it may be the prompt that kills them."""
+    replacement_s: float = 5.0
+    """Where no other engine is there, one is waited for so long after the loss."""
 
 
 class CallObserver(Protocol):
@@ -54,7 +62,7 @@ class CallObserver(Protocol):
         ...
 
     def retried(self, part: Part, setback: Setback) -> None:
-        """A part goes to another engine."""
+        """A part goes to another engine: from its beginning, or to go on there (`part.way`)."""
         ...
 
     def ended(self, running: RunningCall, outcome: Outcome, now: float) -> None:
@@ -140,7 +148,7 @@ class Calls:
                 self._end(running, Outcome.REFUSED, refusals.not_admitted(verdict))
 
     def set_back(self, part: Part, setback: Setback) -> None:
-        """A running part is lost to its engine: begin it anew elsewhere where nobody can see that, else fail."""
+        """A running part is lost to its engine: another one goes on with it."""
         if part.phase is not PartPhase.DONE and self._may_retry(part, setback):
             self._place(part)
 
@@ -187,6 +195,9 @@ class Calls:
             while part.phase is PartPhase.PLACING and part.stream is None:
                 route = self._placement.route(part)
                 if route.engine is None:
+                    if self._may_wait(part):
+                        await asyncio.sleep(WAIT_S)
+                        continue
                     error = part.last_error or refusals.no_route(route.reason, part.call.call.model)
                     self._end(part.call, Outcome.FAILED, error)
                     return
@@ -197,26 +208,43 @@ class Calls:
             self._log.error("call_broke", request=part.call.request, exc_info=error)
             self._end(part.call, Outcome.FAILED, refusals.internal())
 
+    def _may_wait(self, part: Part) -> bool:
+        """Return whether an engine may yet come for a part that lost its own."""
+        if part.lost_at is None:
+            return False
+        return self._clock() - part.lost_at < self._settings.replacement_s
+
     def _may_retry(self, part: Part, setback: Setback) -> bool:
         """Take the part from its engine; return whether another one may be tried, else end the call."""
-        engine, is_shown = part.engine, part.is_shown
+        engine, way = part.engine, part.way
         self._placement.leave(part, cancel=setback.may_run, blame=setback.blame)
         self._silent.discard(part)
-        if setback.is_final:
+        if setback.is_final and (way is None or setback.error.status >= 500):  # noqa: PLR2004
             is_clients = setback.error.status < 500  # noqa: PLR2004
             outcome = Outcome.INVALID if is_clients else Outcome.FAILED
             self._end(part.call, outcome, setback.error)
             return False
-        if is_shown or part.attempts >= self._settings.max_attempts:
-            self._end(part.call, Outcome.FAILED, setback.error)
+        if setback.is_final or setback.bars_way:
+            # Of a request that one engine took, no other can say that it is at fault: the way of going on is.
+            assert way is not None
+            part.barred.add(way)
+        if not self._can_go_on(part):
+            self._end(part.call, Outcome.FAILED, refusals.broken_off(setback))
             return False
         part.advance(PartEvent.LOST)
-        part.restart()
-        part.last_error = setback.error
-        if engine is not None:
+        part.last_error = refusals.broken_off(setback)
+        if engine is not None and not part.barred:
             part.tried.add(engine)
         self._observer.retried(part, setback)
         return True
+
+    def _can_go_on(self, part: Part) -> bool:
+        """Get the part ready for another engine; return whether its attempts are not used up."""
+        return (
+            part.go_on(now=self._clock())
+            and part.attempts < self._settings.max_attempts
+            and part.losses <= self._settings.max_losses
+        )
 
     def _on_taken(self, part: Part) -> None:
         """An engine has the part: by its reply or by a delta that overtook it."""
@@ -248,9 +276,15 @@ class Calls:
         if delta.finish is Finish.ERROR or delta.finish is Finish.TIMEOUT:
             self._on_bad_end(part, delta)
             return
-        part.show(delta)
+        try:
+            news = part.news(delta)
+        except DivergedError as error:
+            self.set_back(part, refusals.diverged(str(error)))
+            return
+        if news is not None:
+            part.show(news)
         if delta.extra is not None and delta.extra.usage is not None:
-            part.usage = delta.extra.usage
+            part.finish(delta.extra.usage)
             self._placement.leave(part, cancel=False)
             part.advance(PartEvent.CLOSE)
             self._finish_if_done(part.call)

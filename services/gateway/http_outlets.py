@@ -81,6 +81,11 @@ class SseOutlet:
         """See `Outlet`."""
         self._write(self._render(delta, choice))
 
+    def continued(self, choice: int, *, is_exact: bool) -> None:
+        """See `Outlet`."""
+        assert self._renderer is not None
+        self._write(self._renderer.continued(choice, is_exact=is_exact))
+
     def finish(self, usage: Usage) -> None:
         """See `Outlet`."""
         assert self._renderer is not None
@@ -138,6 +143,12 @@ class JsonOutlet:
         """See `Outlet`."""
         assert self._builder is not None
         self._builder.add(delta, choice)
+
+    def continued(self, choice: int, *, is_exact: bool) -> None:
+        """See `Outlet`."""
+        del choice
+        assert self._builder is not None
+        self._builder.continued(is_exact=is_exact)
 
     def finish(self, usage: Usage) -> None:
         """See `Outlet`."""

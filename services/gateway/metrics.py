@@ -61,7 +61,8 @@ class GatewayMetrics:
         )
         self._retries = Counter(
             "headrace_gateway_retries",
-            "Prompts that went to another engine.",
+            "Prompts that went to another engine, by how: from their beginning, or to go on.",
+            ["way"],
             registry=self._registry,
         )
         self._wait = self._spread("queue_wait", "Time at the gate.", FIRST_TOKEN_S)
@@ -94,7 +95,7 @@ class GatewayMetrics:
 
     def retried(self, part: Part, setback: Setback) -> None:
         """See `CallObserver`."""
-        self._retries.inc()
+        self._retries.labels(part.way or "anew").inc()
 
     def ended(self, running: RunningCall, outcome: Outcome, now: float) -> None:
         """See `CallObserver`."""

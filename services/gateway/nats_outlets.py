@@ -108,6 +108,11 @@ class NatsStream:
         """See `Outlet`."""
         self._send_all(self._render(delta, choice))
 
+    def continued(self, choice: int, *, is_exact: bool) -> None:
+        """See `Outlet`."""
+        assert self._renderer is not None
+        self._send_all(self._renderer.continued(choice, is_exact=is_exact))
+
     def finish(self, usage: Usage) -> None:
         """See `Outlet`."""
         assert self._renderer is not None
@@ -151,6 +156,12 @@ class NatsAnswer:
         """See `Outlet`."""
         assert self._builder is not None
         self._builder.add(delta, choice)
+
+    def continued(self, choice: int, *, is_exact: bool) -> None:
+        """See `Outlet`."""
+        del choice
+        assert self._builder is not None
+        self._builder.continued(is_exact=is_exact)
 
     def finish(self, usage: Usage) -> None:
         """See `Outlet`."""

@@ -44,6 +44,13 @@ class Outlet(Protocol):
         """Take a delta; `choice` counts over all prompts."""
         ...
 
+    def continued(self, choice: int, *, is_exact: bool) -> None:
+        """The engine of some choices, `choice` the first of them, was lost: what comes now is another one's.
+
+        Exact: what would have come anyway; else an answer that is as likely.
+        """
+        ...
+
     def finish(self, usage: Usage) -> None:
         """The answer is whole."""
         ...

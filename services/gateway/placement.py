@@ -7,10 +7,12 @@ from typing import Protocol
 
 from services.gateway import refusals
 from services.gateway.call import ApiError
+from services.gateway.continuation import Way
 from services.gateway.openai.models import model_not_found
 from services.gateway.refusals import Setback
 from services.gateway.routing import Route, RouteFacts, Router
 from services.gateway.running import Part
+from services.gateway.said import priors
 from services.gateway.streams import StreamTable
 from shared.bus import Bus
 from shared.clock import loop_clock
@@ -69,14 +71,21 @@ class Placement:
         return model_not_found(service) if known else refusals.no_engine_yet()
 
     def route(self, part: Part) -> Route:
-        """Choose an engine for a part."""
+        """Choose an engine for a part; where none could resume its answer, the part is replayed."""
+        beats = self._engines.beats(part.call.call.model)
+        if part.way is Way.RESUME:
+            able = [beat for beat in beats if beat.resumes]
+            if able:
+                beats = able
+            else:
+                part.way = Way.REPLAY
         facts = RouteFacts(
             service=part.call.call.model,
             work_tokens=part.work_tokens,
             tried=frozenset(part.tried),
         )
         return self._router.choose(
-            self._engines.beats(facts.service),
+            beats,
             facts,
             now=self._clock(),
             gateways=self._engines.gateways,
@@ -159,6 +168,7 @@ class Placement:
             tenant=call.caller.tenant,
             deadline_s=max(0.0, call.deadline - self._clock()),
             trace=call.caller.trace,
+            prior=priors(part.said) if part.way is Way.RESUME else (),
         )
 
     def _patience_s(self, part: Part) -> float:

@@ -34,6 +34,8 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
     """Failures charged to the engine; input errors and mere load never are."""
     may_run: bool = False
     """The engine may have taken it all the same, so it is told to cancel."""
+    bars_way: bool = False
+    """The way of going on (see `continuation.Way`) leads nowhere."""
 
 
 def unavailable(message: str, *, code: str, retry_after_s: float | None = RETRY_S) -> ApiError:
@@ -173,6 +175,19 @@ def stream_lost(reason: LossReason) -> Setback:
 def engine_lost(why: str) -> Setback:
     """Judge the loss of an engine under a running stream; `why` ends the sentence."""
     return Setback(error=_engine_failed(f"The engine {why}."), blame=1.0, may_run=True)
+
+
+def diverged(how: str) -> Setback:
+    """Judge a second answer that is not the first one."""
+    failed = _engine_failed(f"Another engine could not go on with the answer: {how}.")
+    return Setback(error=failed, may_run=True, bars_way=True)
+
+
+def broken_off(setback: Setback) -> ApiError:
+    """Return what a client is told where nobody goes on; never that the request is at fault, since an engine had taken it."""
+    if setback.error.status >= 500:  # noqa: PLR2004
+        return setback.error
+    return _engine_failed(f"Another engine could not go on with the answer: {setback.error}")
 
 
 def _engine_failed(message: str) -> ApiError:

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from services.gateway.admission.verdict import Ticket
 from services.gateway.call import ApiError, Call
+from services.gateway.continuation import Replay, Way, is_exact, ways_of
 from services.gateway.outlet import Caller, Outlet
 from services.gateway.phases import (
     CALL_LIFE,
@@ -18,6 +19,7 @@ from services.gateway.phases import (
     PartEvent,
     PartPhase,
 )
+from services.gateway.said import Said
 from shared.ids import EngineId, StreamNo, new_request_id
 from shared.messages import Delta, Priority, Prompt, Usage
 
@@ -30,8 +32,11 @@ class Part:
     __slots__ = (
         "_emit",
         "_is_fast",
+        "_is_seam_due",
         "_notice",
+        "_replay",
         "attempts",
+        "barred",
         "call",
         "engine",
         "first_choice",
@@ -39,12 +44,17 @@ class Part:
         "held",
         "is_live",
         "last_error",
+        "losses",
+        "lost_at",
         "phase",
         "placed_at",
+        "prior_tokens",
         "prompt",
+        "said",
         "stream",
         "tried",
         "usage",
+        "way",
         "work_tokens",
     )
 
@@ -61,6 +71,11 @@ class Part:
         self.first_choice = first_choice
         self.phase = PartPhase.PLACING
         self.attempts = 0
+        """Engines tried in a row that said nothing."""
+        self.losses = 0
+        """Engines lost that had said something."""
+        self.lost_at: float | None = None
+        """When the last engine was lost, or turned the part down."""
         self.tried: set[EngineId] = set()
         self.engine: EngineId | None = None
         self.stream: StreamNo | None = None
@@ -70,12 +85,22 @@ class Part:
         self.is_live = False
         """Deltas go to the client as they come; else they are held."""
         self.held: list[Delta] = []
+        self.said = self._nothing_said()
+        """What the client has or is about to have, by choice."""
+        self.way: Way | None = None
+        """How the answer goes on in this attempt; none: from its beginning."""
+        self.barred: set[Way] = set()
+        """Ways that have failed."""
+        self.prior_tokens = 0
+        """Tokens of earlier attempts that the usage of this one does not count."""
         self.usage: Usage | None = None
         self.work_tokens = max(1, call.call.work_tokens // len(call.call.prompts))
         """This part's share of the call's estimated token work."""
         self.last_error: ApiError | None = None
         """What the last engine that was tried said."""
         self._is_fast = False
+        self._replay: Replay | None = None
+        self._is_seam_due = False
         self._emit = call.outlet.delta
         self._notice = notice
 
@@ -90,34 +115,43 @@ class Part:
             return self.work_tokens
         return self.work_tokens - self.usage.prompt_tokens - self.usage.completion_tokens
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether the client has seen some of this attempt, so that it cannot be begun again unseen."""
-        return self.is_live and self.has_begun
-
     def take(self, delta: Delta) -> None:
         """Take the next delta: text goes straight out, what may change the call's state goes to `calls.py`."""
         if self._is_fast and delta.finish is None and delta.extra is None:
+            self.said[delta.choice].add(delta)
             self._emit(delta, self.first_choice + delta.choice)
         else:
             self._notice(self, delta)
 
+    def news(self, delta: Delta) -> Delta | None:
+        """Return what of a delta the client does not have yet. Raises `DivergedError`."""
+        if self._replay is None:
+            return delta
+        new = self._replay.news(delta)
+        if self._replay.is_caught_up:
+            self._replay = None
+        return new
+
     def show(self, delta: Delta) -> None:
         """Pass a delta on, or hold it back until the answer may begin."""
+        self.said[delta.choice].add(delta)
         if self.is_live:
+            self._tell_seam()
             self._emit(delta, self.first_choice + delta.choice)
-            self._is_fast = True
+            self._is_fast = self._replay is None
         else:
             self.held.append(delta)
 
     def go_live(self) -> None:
         """Pass on what was held, and hold nothing back from now on."""
         self.is_live = True
-        self._is_fast = self.has_begun
+        self._is_fast = self.has_begun and self._replay is None
         self.release()
 
     def release(self) -> None:
         """Pass on what was held."""
+        if self.held:
+            self._tell_seam()
         for delta in self.held:
             self._emit(delta, self.first_choice + delta.choice)
         self.held.clear()
@@ -128,6 +162,10 @@ class Part:
         self.engine = engine
         self.stream = stream
         self.placed_at = now
+        self._replay = Replay(self.said) if self.way is Way.REPLAY else None
+        self.prior_tokens = 0
+        if self.way is Way.RESUME:
+            self.prior_tokens = sum(len(said.token_ids) for said in self.said)
 
     def end_attempt(self) -> None:
         """Forget the engine; what it sent stays."""
@@ -135,10 +173,44 @@ class Part:
         self.stream = None
         self._is_fast = False
 
-    def restart(self) -> None:
-        """Forget what an engine sent and nobody saw, so that another can begin anew."""
+    def go_on(self, *, now: float) -> bool:
+        """Get ready for another engine; return whether there is a way to go on."""
+        self.lost_at = now
+        if self.has_begun:
+            self.losses += 1
+            self.attempts = 0
+            self.tried.clear()
         self.has_begun = False
-        self.held.clear()
+        if all(said.is_empty for said in self.said):
+            return True
+        ways = ways_of(self.call.call, self.prompt, self.said)
+        self.way = next((way for way in ways if way not in self.barred), None)
+        if self.way is Way.REPLAY and not self.is_live:
+            # Nobody has seen any of it.
+            self.way = None
+            self.held.clear()
+            self.said = self._nothing_said()
+            return True
+        self._is_seam_due = self.way is not None
+        return self.way is not None
+
+    def finish(self, usage: Usage) -> None:
+        """Take the usage of the attempt that came to an end."""
+        self.usage = Usage(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens + self.prior_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
+
+    def _tell_seam(self) -> None:
+        """Tell the client once that another engine goes on, where it does."""
+        if self._is_seam_due and self.way is not None:
+            self._is_seam_due = False
+            exact = is_exact(self.call.call, self.way)
+            self.call.outlet.continued(self.first_choice, is_exact=exact)
+
+    def _nothing_said(self) -> list[Said]:
+        return [Said() for _ in range(self.call.call.sampling.n)]
 
     def advance(self, event: PartEvent) -> None:
         """Change the phase. Raises `IllegalTransition`."""

@@ -1,6 +1,5 @@
 """The contract: every message that crosses the bus, and the table of where it travels.
 
-One file an owner; `routes.py` is the table. Imports msgspec, enum and `shared.ids` only. No behaviour beyond cheap properties.
 One file an owner; `routes.py` is the table.
 Imports msgspec, enum and `shared.ids` only. No behaviour beyond cheap properties.
 Durations are seconds, sizes are bytes or tokens, as each name says.
@@ -36,6 +35,7 @@ from shared.messages.gateway import (
     Accepted,
     Cancel,
     GatewayHeartbeat,
+    Prior,
     Refused,
     RefuseReason,
     Resend,
@@ -88,6 +88,7 @@ __all__ = [
     "Finish",
     "GatewayHeartbeat",
     "Message",
+    "Prior",
     "Priority",
     "Prompt",
     "RefuseReason",

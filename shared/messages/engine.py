@@ -135,6 +135,8 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
     """Context length in tokens."""
     max_streams: int = 0
     """Choices that can run at the same time (vLLM's `max_num_seqs`)."""
+    resumes: bool = False
+    """Whether it can go on with an answer that another engine began (`Submit.prior`)."""
     running: int = 0
     """Choices that are being generated."""
     waiting: int = 0

@@ -5,7 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId
-from shared.messages.parts import Message, Priority, Prompt, Sampling
+from shared.messages.parts import Message, Priority, Prompt, Sampling, Value
+
+
+class Prior(Value, frozen=True, kw_only=True):
+    """What a choice said at an engine that is lost: another one goes on behind it."""
+
+    choice: int
+    token_ids: list[int]
+    chars: int
+    """Characters of its text that were delivered. What its last tokens hold back (half a character, the beginning of a stop string)
+    comes with the next ones."""
 
 
 class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
@@ -24,6 +34,10 @@ class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
     """Time left for the whole answer when this was sent; the engine stops generating after it."""
     trace: dict[str, str] = {}
     """W3C `traceparent` and `tracestate` of the client, if any."""
+    prior: tuple[Prior, ...] = ()
+    """The choices to go on with; others have ended and are not generated. Empty: all choices, from their beginning.
+    `max_tokens` and `min_tokens` count prior tokens too; the usage at the end counts new ones only.
+    Only for engines that say `resumes`."""
 
 
 class RefuseReason(StrEnum):

@@ -23,6 +23,7 @@ from shared.messages import (
     Finish,
     GatewayHeartbeat,
     Message,
+    Prior,
     Priority,
     Refused,
     RefuseReason,
@@ -127,6 +128,15 @@ SAMPLES: dict[str, Message] = {
     "submit.tokens": Submit(
         **BASE_SUBMIT, prompt=TokensPrompt(token_ids=[1, 300, 70_000]), sampling=Sampling(seed=1)
     ),
+    "submit.prior": Submit(
+        **BASE_SUBMIT,
+        prompt=TextPrompt(text="Once upon a time"),
+        sampling=Sampling(n=3, max_tokens=9),
+        prior=(
+            Prior(choice=0, token_ids=[1, 300, 70_000], chars=11),
+            Prior(choice=2, token_ids=[], chars=0),
+        ),
+    ),
     "accepted": Accepted(**IDS, prompt_tokens=12),
     "refused": Refused(
         **IDS,
@@ -163,6 +173,14 @@ SAMPLES: dict[str, Message] = {
         step_age_s=0.012,
         tokens_per_s=396.5,
         reason="",
+    ),
+    "engine_heartbeat.resumes": EngineHeartbeat(
+        engine=ENGINE,
+        service=ServiceName("smollm2"),
+        beat=1,
+        state=EngineState.READY,
+        backend="vllm",
+        resumes=True,
     ),
     "engine_heartbeat.least": EngineHeartbeat(
         engine=ENGINE,

@@ -14,7 +14,7 @@ import pytest
 from shared.settings import environment
 from tests.house.source_tree import ROOT
 
-QUICK_S = 1.0
+QUICK_S = 3.0
 """Far above the 12 ms that a run with nothing to do takes, far below what starting a Python and an installer would."""
 INSTALL_S = 240.0
 """Deadline of one run; a quiet machine takes 6 s, nearly all of it the making of an environment with pip."""

@@ -22,7 +22,7 @@ from services.engine.adapters.vllm_engine import VllmEngine  # noqa: E402 - afte
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at only
-NOTICE_S = 5.0
+NOTICE_S = 10.0
 """Time to notice a dead core: a second on a quiet machine."""
 
 

@@ -45,7 +45,9 @@ class Heard:
             lambda _, piece: self.pieces.append(piece),
             on_end=lambda *end: self.ended.append(end),
         )
-        self.answer.expect(choices, 7, token_bytes=TokenBytes(byte_level()), top=top)
+        self.answer.expect(
+            choices, 7, token_bytes=TokenBytes(byte_level()), top=top, still_open=range(choices)
+        )
         self.outputs = [
             ChoiceOutput(self.answer, choice, f"k.{choice}") for choice in range(choices)
         ]

@@ -158,26 +158,6 @@ def test_a_dead_engine_is_replaced_unseen_where_nothing_was_shown():
     play(scenario)
 
 
-def test_a_dead_engine_fails_an_answer_that_was_shown_in_part():
-    async def scenario(world: GatewayWorld) -> None:
-        await world.add_gateway()
-        dying = await world.add_engine(step_s=0.01)
-        recorder, _ = world.start(call(max_tokens=500))
-        await asyncio.sleep(1.0)
-        await world.add_engine()
-        began = world.loop.time()
-
-        dying.kill()
-        await recorder.over.wait()
-
-        assert recorder.error is not None
-        assert 503 == recorder.error.status
-        assert world.loop.time() - began < 3.0
-        await world.assert_nothing_is_left()
-
-    play(scenario)
-
-
 def test_a_stalled_engine_is_given_up_although_it_sends_heartbeats():
     async def scenario(world: GatewayWorld) -> None:
         await world.add_gateway(routing={"hung_after_s": 5.0})

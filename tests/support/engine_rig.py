@@ -18,7 +18,7 @@ from shared.messages import Priority, Prompt, Sampling, TextPrompt
 
 T = TypeVar("T")
 
-ANSWER_S = 50.0
+ANSWER_S = 150.0
 """Deadline of one answer; a real model on a busy machine is slow."""
 
 

@@ -40,6 +40,8 @@ class Recorder:
         self.is_streamed = is_streamed
         self.request: RequestId | None = None
         self.deltas: list[tuple[int, Delta]] = []
+        self.seams: list[tuple[int, bool]] = []
+        """First choice and exactness, for each time that another engine went on."""
         self.usage: Usage | None = None
         self.error: ApiError | None = None
         self.over = asyncio.Event()
@@ -57,6 +59,10 @@ class Recorder:
         assert not self.over.is_set()
         self.deltas.append((choice, delta))
         self.first.set()
+
+    def continued(self, choice: int, *, is_exact: bool) -> None:
+        assert not self.over.is_set()
+        self.seams.append((choice, is_exact))
 
     def finish(self, usage: Usage) -> None:
         assert self.request is not None

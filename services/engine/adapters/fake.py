@@ -6,7 +6,8 @@ For tests, demos and benchmarks of everything around an engine. It says nothing 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from typing_extensions import override
 
@@ -23,7 +24,7 @@ from services.engine.adapters.fake_text import (
 )
 from services.engine.ports import EngineFailedError, Job, Limits, Load, Piece, RefusedError, Sink
 from services.engine.settings import FakeSettings
-from shared.messages import ChatPrompt, Prompt, RefuseReason, TextPrompt, TokensPrompt
+from shared.messages import ChatPrompt, Prior, Prompt, RefuseReason, TextPrompt, TokensPrompt
 
 _BYTES_PER_TOKEN = 4
 _MAX_LAG_S = 0.5
@@ -61,6 +62,7 @@ class FakeEngine:
             max_streams=settings.max_streams,
             total_blocks=settings.total_blocks,
             block_tokens=settings.block_tokens,
+            resumes=True,
         )
 
     async def submit(self, job: Job) -> int:
@@ -153,7 +155,14 @@ class FakeEngine:
                 f"prompt and answer need {blocks} blocks of {self._settings.block_tokens} tokens,"
                 f" the pool has {self._settings.total_blocks}",
             )
-        return Task(job.key, prompt_tokens=prompt_tokens, blocks=blocks, choices=choices)
+        prior_tokens = sum(len(prior.token_ids) for prior in job.prior)
+        return Task(
+            job.key,
+            prompt_tokens=prompt_tokens,
+            prior_tokens=prior_tokens,
+            blocks=blocks,
+            choices=resumed(choices, job.prior) if job.prior else choices,
+        )
 
     def _room(self, job: Job, prompt_tokens: int) -> int:
         """Return how many tokens a choice may have. Raises `RefusedError`."""
@@ -215,6 +224,20 @@ class FakeEngine:
 
     def _blocks(self, prompt_tokens: int, tokens: int) -> int:
         return -(-(prompt_tokens + tokens) // self._settings.block_tokens)
+
+
+def resumed(choices: list[Iterator[Piece]], priors: Iterable[Prior]) -> list[Iterator[Piece]]:
+    """Return the choices to go on with, each behind what it has said: it says what it would have said elsewhere. Raises `RefusedError`."""
+    going = []
+    for prior in sorted(priors, key=lambda prior: prior.choice):
+        choice = choices[prior.choice]
+        said = [
+            token for piece in islice(choice, len(prior.token_ids)) for token in piece.token_ids
+        ]
+        if said != prior.token_ids:
+            raise RefusedError(RefuseReason.INVALID, "prior is not what this model says")
+        going.append(choice)
+    return going
 
 
 def count_tokens(prompt: Prompt) -> int:

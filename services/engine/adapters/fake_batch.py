@@ -24,11 +24,17 @@ class Task:
     __slots__ = ("blocks", "choices", "completion_tokens", "key", "prefill_left", "prompt_tokens")
 
     def __init__(
-        self, key: str, *, prompt_tokens: int, blocks: int, choices: list[Iterator[Piece]]
+        self,
+        key: str,
+        *,
+        prompt_tokens: int,
+        blocks: int,
+        choices: list[Iterator[Piece]],
+        prior_tokens: int = 0,
     ) -> None:
         self.key = key
         self.prompt_tokens = prompt_tokens
-        self.prefill_left = prompt_tokens
+        self.prefill_left = prompt_tokens + prior_tokens
         self.blocks = blocks
         self.choices = choices
         self.completion_tokens = 0

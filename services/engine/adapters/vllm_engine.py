@@ -27,6 +27,7 @@ from services.engine.adapters.vllm_launch import start_async_llm
 from services.engine.adapters.vllm_load import StepStats, load_of
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput
 from services.engine.adapters.vllm_prompts import Prompts
+from services.engine.adapters.vllm_resume import behind, catch_up, check_prior
 from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal_of, room, seed_of
 from services.engine.adapters.vllm_shape import Shape, shape_of
 from services.engine.adapters.vllm_tools import ToolParser
@@ -162,10 +163,15 @@ class VllmEngine:
         self._check_wanted(answer)
         max_tokens = room(job, len(token_ids), self._abilities.limits)
         params = params_of(job, max_tokens, abilities=self._abilities, shape=shape)
+        check_prior(job, self._abilities.vocab_size)
         request = await self._request(job, token_ids, params, shape)
         self._check_wanted(answer)
         answer.expect(
-            job.sampling.n, len(token_ids), token_bytes=self._token_bytes, top=job.sampling.logprobs
+            job.sampling.n,
+            len(token_ids),
+            token_bytes=self._token_bytes,
+            top=job.sampling.logprobs,
+            still_open={prior.choice for prior in job.prior} or range(job.sampling.n),
         )
         if shape.new_listener is not None:
             answer.listen([shape.new_listener() for _ in range(job.sampling.n)])
@@ -211,13 +217,17 @@ class VllmEngine:
         assert self._llm is not None
         if not self._open_choices(but=answer):
             self._work_since = self._loop.time()
-        for choice in range(job.sampling.n):
+        reader = self._llm.output_processor
+        priors = {prior.choice: prior for prior in job.prior}
+        for choice in priors or range(job.sampling.n):
             if answer.is_over:
                 return
             own = request if choice == 0 else _sibling(request, choice, job.sampling.seed)
-            output = ChoiceOutput(answer, choice, own.request_id)
-            self._llm.output_processor.add_request(own, None, None, 0, output)
+            reader.add_request(own, None, None, 0, ChoiceOutput(answer, choice, own.request_id))
             answer.request_ids.append(own.request_id)
+            if prior := priors.get(choice):
+                answer.say(choice, catch_up(reader, own.request_id, prior))
+                own = behind(own, prior)
             await self._llm.engine_core.add_request_async(own)
 
     # --- end
@@ -271,6 +281,7 @@ def _limits(settings: VllmSettings, config: Any) -> Limits:
         # One block of the pool is vLLM's own.
         total_blocks=config.cache_config.num_gpu_blocks - 1,
         block_tokens=config.cache_config.block_size,
+        resumes=True,
     )
 
 

@@ -7,7 +7,7 @@ All choices of an answer are requests of their own, so each can end, or be conti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from typing_extensions import override
@@ -60,14 +60,20 @@ class Answer:
         self._listeners: list[Listener] | None = None
 
     def expect(
-        self, choices: int, prompt_tokens: int, *, token_bytes: TokenBytes, top: int | None
+        self,
+        choices: int,
+        prompt_tokens: int,
+        *,
+        token_bytes: TokenBytes,
+        top: int | None,
+        still_open: Collection[int],
     ) -> None:
         """Get ready for the outputs; `top` is the number of alternatives wanted, if log probabilities are."""
         self._prompt_tokens = prompt_tokens
         self._token_bytes = token_bytes
         self._top = top
         self._has_called = [False] * choices
-        self._open = set(range(choices))
+        self._open = set(still_open)
         self._completion_tokens = 0
         self._cached_tokens = prompt_tokens
 
@@ -83,6 +89,11 @@ class Answer:
     @override
     def __repr__(self) -> str:
         return f"<Answer {self._key} {'over' if self.is_over else self.request_ids}>"
+
+    def say(self, choice: int, text: str) -> None:
+        """Tell the sink what came of no output."""
+        if text:
+            self._sink(self._key, Piece(choice, text, []))
 
     def take(self, choice: int, output: RequestOutput) -> None:
         """Tell the sink what an output has."""

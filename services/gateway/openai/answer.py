@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from typing_extensions import override
 
 from services.gateway.call import ApiError, Call
@@ -11,6 +11,7 @@ from services.gateway.openai.ending import (
     chat_finish,
     choice_count,
     completion_finish,
+    continued_note,
     failure_of,
     usage_object,
 )
@@ -24,6 +25,7 @@ from services.gateway.openai.responses import (
     ChatCompletion,
     Completion,
     CompletionChoice,
+    Note,
     StopReason,
 )
 from shared.ids import RequestId
@@ -67,6 +69,7 @@ class AnswerBuilder:
         self._chars_left = limits.max_answer_chars
         self._choices = [_Choice() for _ in range(choice_count(call))]
         self._unfinished = len(self._choices)
+        self._note: Note | UnsetType = UNSET
         self.failure: ApiError | None = None
         """Why there will be no answer."""
 
@@ -96,6 +99,11 @@ class AnswerBuilder:
             self._unfinished -= state.finish is None
             state.finish = delta.finish
 
+    def continued(self, *, is_exact: bool) -> None:
+        """Note that another engine goes on; one inexact seam makes the whole inexact."""
+        was_exact = self._note is UNSET or self._note.continued == "exact"
+        self._note = continued_note(is_exact=is_exact and was_exact)
+
     def body(self, usage: Usage) -> bytes:
         """Return the answer; only when `complete`. `usage` is over all prompts and choices."""
         assert self.complete, self
@@ -107,6 +115,7 @@ class AnswerBuilder:
                     model=self._call.model,
                     choices=[self._chat(index, state) for index, state in enumerate(self._choices)],
                     usage=usage_object(usage),
+                    headrace=self._note,
                 )
             )
         return _encode(
@@ -116,6 +125,7 @@ class AnswerBuilder:
                 model=self._call.model,
                 choices=[self._text(index, state) for index, state in enumerate(self._choices)],
                 usage=usage_object(usage),
+                headrace=self._note,
             )
         )
 

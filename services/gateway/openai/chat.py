@@ -80,6 +80,7 @@ def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
         stream=bool(chat.stream),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         priority=request.priority(chat),
+        has_own_seed=chat.seed is not None,
         user=chat.user or chat.safety_identifier or "",
         work_tokens=prompt_bytes // BYTES_PER_TOKEN + output_tokens * sampling.n,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from services.gateway.call import Call
 from services.gateway.openai.ending import (
@@ -21,6 +22,7 @@ from services.gateway.openai.responses import (
     Completion,
     CompletionChoice,
     FunctionPiece,
+    Note,
     StopReason,
     ToolCallPiece,
 )
@@ -47,6 +49,10 @@ class ChunkShape(Protocol):
 
     def finish(self, choice: int, finish: Finish, stop_reason: StopReason) -> Chunk:
         """Return the chunk that ends a choice. No state."""
+        ...
+
+    def continued(self, choice: int, note: Note) -> Chunk:
+        """Return an empty chunk that says that another engine goes on. No state."""
         ...
 
     def usage(self, usage: Usage) -> Chunk:
@@ -93,6 +99,10 @@ class ChatShape:
                 stop_reason=stop_reason,
             )
         )
+
+    def continued(self, choice: int, note: Note) -> Chunk:
+        empty = self._chunk(ChunkChoice(index=choice, delta=ChunkDelta()))
+        return replace(empty, headrace=note)
 
     def usage(self, usage: Usage) -> Chunk:
         return ChatCompletionChunk(
@@ -147,6 +157,9 @@ class CompletionShape:
                 stop_reason=stop_reason,
             )
         )
+
+    def continued(self, choice: int, note: Note) -> Chunk:
+        return replace(self._chunk(CompletionChoice(index=choice, text="")), headrace=note)
 
     def usage(self, usage: Usage) -> Chunk:
         return Completion(

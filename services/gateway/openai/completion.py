@@ -60,6 +60,7 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
         stream=bool(completion.stream),
         include_usage=bool(completion.stream_options and completion.stream_options.include_usage),
         priority=request.priority(completion),
+        has_own_seed=completion.seed is not None,
         user=completion.user or "",
         work_tokens=sum(map(_prompt_tokens, prompts)) + output_tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from services.gateway.call import ApiError, Call
-from services.gateway.openai.responses import PromptTokensDetails, UsageObject
+from services.gateway.openai.responses import Note, PromptTokensDetails, UsageObject
 from shared.messages import Delta, Finish, StreamError, Usage
 
 _UNNAMED = StreamError(message="The engine failed; try again.")
@@ -33,6 +33,11 @@ def total_usage(usages: list[Usage]) -> Usage:
         completion_tokens=sum(usage.completion_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
     )
+
+
+def continued_note(*, is_exact: bool) -> Note:
+    """Return what is said about an answer that another engine went on with."""
+    return Note(continued="exact" if is_exact else "approximate")
 
 
 def chat_finish(finish: Finish) -> Literal["stop", "length", "tool_calls"]:

@@ -11,7 +11,7 @@ import msgspec
 
 from services.gateway.call import ApiError, Call
 from services.gateway.openai.chunks import ChatShape, Chunk, ChunkShape, CompletionShape
-from services.gateway.openai.ending import choice_count, failure_of
+from services.gateway.openai.ending import choice_count, continued_note, failure_of
 from shared.ids import RequestId
 from shared.messages import Delta, Usage
 
@@ -73,6 +73,9 @@ class _Framed:
         framed = [self._chunk(chunk) for chunk in chunks if chunk is not None]
         return framed if failure is None else [*framed, self.error(failure)]
 
+    def continued(self, choice: int, *, is_exact: bool) -> bytes:
+        return self._chunk(self._shape.continued(choice, continued_note(is_exact=is_exact)))
+
     def closing(self, usage: Usage | None) -> list[bytes]:
         if usage is None or not self._include_usage:
             return []
@@ -113,6 +116,10 @@ class ChunkRenderer:
             return framed.text(delta.text, choice) if delta.text else b""
         return b"".join(framed.whole(delta, choice))
 
+    def continued(self, choice: int, *, is_exact: bool) -> bytes:
+        """Return the event that says that another engine goes on."""
+        return b"" if self._framed.failed else self._framed.continued(choice, is_exact=is_exact)
+
     def closing(self, usage: Usage | None) -> bytes:
         """Return the usage chunk, where it was asked for, and `[DONE]`."""
         if self._framed.failed:
@@ -142,6 +149,11 @@ class PayloadRenderer:
         if delta.extra is None and delta.finish is None:
             return [framed.text(delta.text, choice)] if delta.text else []
         return framed.whole(delta, choice)
+
+    def continued(self, choice: int, *, is_exact: bool) -> list[bytes]:
+        """Return the chunk that says that another engine goes on."""
+        framed = self._framed
+        return [] if framed.failed else [framed.continued(choice, is_exact=is_exact)]
 
     def closing(self, usage: Usage | None) -> list[bytes]:
         """Return the usage chunk where it was asked for."""

@@ -1,6 +1,7 @@
 """What goes back to a client, field by field: answers, chunks, errors and models as OpenAI documents them.
 
-Fields beyond OpenAI's: `stop_reason` (as vLLM has it) and a model's `max_model_len`. Absent is `UNSET`, `None` is an explicit null.
+Fields beyond OpenAI's: `stop_reason` (as vLLM has it), a model's `max_model_len`, and `headrace` (`Note`).
+Absent is `UNSET`, `None` is an explicit null.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ class CompletionLogprobs(Struct, frozen=True, kw_only=True):
     top_logprobs: list[dict[str, float]]
 
 
+class Note(Struct, frozen=True, kw_only=True):
+    """What Headrace has to say about an answer beyond OpenAI's fields; absent where there is nothing."""
+
+    continued: Literal["exact", "approximate"]
+    """The engine was lost and another one went on: with what would have come anyway, or with something as likely."""
+
+
 class AnsweredFunction(Struct, frozen=True, kw_only=True):
     """The function to call, and the JSON text of its arguments."""
 
@@ -101,6 +109,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageObject
+    headrace: Note | UnsetType = UNSET
 
 
 class FunctionPiece(Struct, frozen=True, kw_only=True):
@@ -146,6 +155,7 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     usage: UsageObject | UnsetType | None = UNSET
+    headrace: Note | UnsetType = UNSET
 
 
 class CompletionChoice(Struct, frozen=True, kw_only=True):
@@ -167,6 +177,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: UsageObject | UnsetType | None = UNSET
+    headrace: Note | UnsetType = UNSET
 
 
 class ErrorObject(Struct, frozen=True, kw_only=True):

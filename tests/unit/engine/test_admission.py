@@ -13,7 +13,14 @@ from shared.health import Health, HealthState
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo
 from shared.messages import RefuseReason, Sampling, Submit, TextPrompt
 
-ROOM = Room(max_streams=4, max_waiting=10, waiting=0, outstanding_tokens=100, tokens_per_s=10.0)
+ROOM = Room(
+    max_streams=4,
+    resumes=True,
+    max_waiting=10,
+    waiting=0,
+    outstanding_tokens=100,
+    tokens_per_s=10.0,
+)
 SUBMIT = Submit(
     engine=EngineId("e1"),
     gateway=GatewayId("g1"),

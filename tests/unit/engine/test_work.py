@@ -10,7 +10,7 @@ from services.engine.work import StreamWork, TotalWork
 
 def test_owes_the_prompt_until_the_first_token():
     total = TotalWork()
-    work = StreamWork(total, allowed_tokens=10, choices=2)
+    work = StreamWork(total, allowed_tokens=10, said=[0, 0])
     work.accept(prompt_tokens=100, context_tokens=8192)
 
     assert total.tokens == 120
@@ -20,7 +20,7 @@ def test_owes_the_prompt_until_the_first_token():
 
 def test_the_context_bounds_what_may_come():
     total = TotalWork()
-    work = StreamWork(total, allowed_tokens=8192, choices=1)
+    work = StreamWork(total, allowed_tokens=8192, said=[0])
 
     work.accept(prompt_tokens=8000, context_tokens=8192)
 
@@ -29,7 +29,7 @@ def test_the_context_bounds_what_may_come():
 
 def test_tokens_before_the_answer_of_submit_count():
     total = TotalWork()
-    work = StreamWork(total, allowed_tokens=10, choices=1)
+    work = StreamWork(total, allowed_tokens=10, said=[0])
 
     work.done(0, 3)
     work.accept(prompt_tokens=100, context_tokens=8192)
@@ -40,7 +40,7 @@ def test_tokens_before_the_answer_of_submit_count():
 
 def test_an_ended_choice_owes_nothing():
     total = TotalWork()
-    work = StreamWork(total, allowed_tokens=10, choices=2)
+    work = StreamWork(total, allowed_tokens=10, said=[0, 0])
 
     work.end_choice(0)
     work.end_choice(0)
@@ -59,7 +59,7 @@ ACTS = st.one_of(
 @given(st.lists(st.tuples(st.integers(0, 3), ACTS), max_size=80))
 def test_total_is_the_sum_and_never_negative(steps):
     total = TotalWork()
-    works = [StreamWork(total, allowed_tokens=100, choices=3) for _ in range(4)]
+    works = [StreamWork(total, allowed_tokens=100, said=[0, 0, 0]) for _ in range(4)]
     accepted = set()
     for index, (act, first, second) in steps:
         work = works[index]
