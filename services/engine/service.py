@@ -15,6 +15,7 @@ from services.engine.gateways import Gateways
 from services.engine.intake import Answer, Intake
 from services.engine.metrics import Counts, End, Snapshot
 from services.engine.pace import Pace
+from services.engine.patience import LEAST_FREE_RATIO, Patience
 from services.engine.ports import (
     EngineFailedError,
     InferenceEngine,
@@ -73,6 +74,7 @@ class EngineService:
         self._health = Health()
         self._beat = 0
         self._pace = Pace()
+        self._patience = Patience()
         self._gateways = Gateways(gone_s=GATEWAY_GONE_S)
         self._streams = Streams(settings.ring)
         self.counts = Counts()
@@ -124,6 +126,7 @@ class EngineService:
             block_tokens=limits.block_tokens if limits else 0,
             step=load.step,
             step_age_s=load.step_age_s,
+            step_bound_s=self._patience.bound_s(is_calm=self._is_calm(load)),
             tokens_per_s=self._pace.per_s,
             reason=self._health.reason,
         )
@@ -298,6 +301,8 @@ class EngineService:
             await asyncio.sleep(TICK_S)
 
     def _tick(self, now: float) -> None:
+        load = self._load()
+        self._patience.observe(load.step, load.step_age_s, is_calm=self._is_calm(load), now=now)
         late = RefusedError(
             RefuseReason.OVERLOADED, "the deadline passed before the engine answered"
         )
@@ -319,6 +324,12 @@ class EngineService:
             self._bus.publish(self.heartbeat())
         except BusError as error:
             self._log.warning("heartbeat_unsent", reason=str(error))
+
+    def _is_calm(self, load: Load) -> bool:
+        """Return whether the steps are decode steps, as far as we can know."""
+        pool_blocks = self._limits.total_blocks if self._limits else 0
+        has_room = load.free_blocks >= LEAST_FREE_RATIO * pool_blocks
+        return has_room and not load.waiting and self._streams.all_begun
 
     def _load(self) -> Load:
         """Return the backend's load; before it has started there is none."""

@@ -120,6 +120,11 @@ class Streams:
         return self._total.tokens
 
     @property
+    def all_begun(self) -> bool:
+        """Whether every stream has its first token, so that no prompt is being computed."""
+        return all(stream.work.is_begun for stream in self.live.values())
+
+    @property
     def completed_tokens(self) -> int:
         """Tokens generated since the start."""
         return self._total.completed_tokens

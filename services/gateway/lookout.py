@@ -100,6 +100,9 @@ class Lookout:
         self._engines = before.hear(beat, now_s=now)
         if self._engines is before:
             return None
+        if beat.step_bound_s and not self._has_other(beat):
+            # Nobody could go on with its streams: it gets all the time there is.
+            beat = msgspec.structs.replace(beat, step_bound_s=0.0)
         beat = self._with_memory(beat, now)
         self._alive.setdefault(beat.service, {})[beat.engine] = beat
         self._first_seen.setdefault(beat.service, unix_s)
@@ -167,6 +170,9 @@ class Lookout:
             for beat in self.beats(service)
             if beat.state is EngineState.READY and not is_hung(beat, self._settings)
         ]
+
+    def _has_other(self, beat: EngineHeartbeat) -> bool:
+        return any(other.engine != beat.engine for other in self._usable(beat.service))
 
     def _trouble(self, beat: EngineHeartbeat) -> str:
         if beat.state is EngineState.FAILED:

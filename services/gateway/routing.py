@@ -41,7 +41,8 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How engines are compared."""
 
     hung_after_s: float = 30.0
-    """A step older than this while there is work: the engine hangs. A chunk of prefill on a CPU takes some seconds."""
+    """A step older than this while there is work: the engine hangs. A chunk of prefill on a CPU takes some seconds.
+    Where an engine knows its steps it hangs earlier (`step_bound_s` of its heartbeat), if there is another one to go on with."""
     slow_start_s: float = 10.0
     """A fresh engine compiles and fills caches; its share grows from `slow_start_floor` to whole over this time."""
     slow_start_floor: float = 0.1
@@ -115,7 +116,8 @@ def health_score(account: Account, scene: Scene) -> float:
 
 def is_hung(beat: EngineHeartbeat, settings: RoutingSettings) -> bool:
     """Whether the engine has work and has not begun a step for too long, although it still sends heartbeats."""
-    return beat.step_age_s > settings.hung_after_s
+    bound_s = beat.step_bound_s or settings.hung_after_s
+    return beat.step_age_s > min(bound_s, settings.hung_after_s)
 
 
 def usable(

@@ -150,6 +150,8 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
     """Engine steps so far."""
     step_age_s: float = 0.0
     """Time since the last step began while there is work; 0 when idle. A growing one is a hung engine."""
+    step_bound_s: float = 0.0
+    """An older step means that it hangs, by its experience of its own steps; 0: it has none that counts now."""
     tokens_per_s: float = 0.0
     """Generated tokens per second, smoothed over about 10 s."""
     reason: str = ""

@@ -220,6 +220,24 @@ def test_a_backend_that_dies_is_noticed_at_once():
     play(scenario)
 
 
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_a_loss_is_noticed_within_two_seconds(lose):
+    async def scenario(world: GatewayWorld) -> None:
+        await world.add_gateway()
+        first = await world.add_engine(step_s=0.01)
+        recorder, _ = world.start(call(max_tokens=500, temperature=0.0))
+        await asyncio.sleep(1.0)
+        await world.add_engine(step_s=0.01)
+        said, lost_at = len(recorder.deltas), world.loop.time()
+
+        lose(first)
+        await world.until(lambda: len(recorder.deltas) > said + 1)
+
+        assert world.loop.time() - lost_at <= 2.1
+
+    play(scenario)
+
+
 def test_without_another_engine_the_client_gets_an_error_and_not_a_short_answer():
     async def scenario(world: GatewayWorld) -> None:
         await world.add_gateway()

@@ -49,7 +49,7 @@ def test_silence_is_death_and_told_once():
     made = lookout()
     hear(made, beat(1))
 
-    assert [] == made.silent(now=1.9)
+    assert [] == made.silent(now=1.8)
     (loss,) = made.silent(now=2.1)
 
     assert (E, "m", "is gone") == (loss.engine, loss.service, loss.why)
@@ -111,6 +111,27 @@ def test_a_hung_engine_stays_suspect_until_it_steps():
     assert loss is not None
     assert "hangs" == loss.why
     assert (0, 1) == (suspect, made.ready())
+
+
+def test_an_engine_that_knows_its_steps_hangs_earlier_where_another_can_go_on():
+    made = lookout()
+    hear(made, beat(1, step=40))
+    hear(made, beat(1, engine=EngineId("e2"), step=7))
+
+    early = hear(made, beat(2, step=40, step_age_s=1.6, step_bound_s=1.5))
+
+    assert early is not None
+    assert "hangs" == early.why
+    assert 1 == made.ready()
+
+
+def test_the_only_engine_gets_all_the_time_there_is():
+    made = lookout()
+    hear(made, beat(1, step=40))
+
+    assert hear(made, beat(2, step=40, step_age_s=29.0, step_bound_s=1.5)) is None
+    assert 1 == made.ready()
+    assert hear(made, beat(3, step=40, step_age_s=31.0, step_bound_s=1.5)) is not None
 
 
 def test_a_hung_engine_gets_another_chance_in_the_end():
