@@ -66,6 +66,13 @@ def _up(parser: argparse.ArgumentParser) -> None:
         "--engines", type=positive, default=1, metavar="N", help="how many engines (default: 1)"
     )
     parser.add_argument(
+        "--gateways",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="how many gateways share the port (default: 1)",
+    )
+    parser.add_argument(
         "--model",
         default="smollm2",
         help="a name (`headrace model ls`) or a directory in HF layout",

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Any
 
 from shared.runtime import die_with_parent
 from tests.support.nats_server import free_port
@@ -128,19 +129,26 @@ class Platform:
         """Return all processes of the platform."""
         return descendants(self.process.pid)
 
-    def in_flight(self) -> int:
-        """Return how many choices the engines work on, as their heartbeats tell."""
+    def engines(self) -> list[dict[str, Any]]:
+        """Return what `headrace status` knows of the engines."""
         result = subprocess.run(
             [sys.executable, "-m", "services.console", "status", "--json"],
             capture_output=True,
             text=True,
             env=clean_environment(self.home),
             timeout=30,
-            check=True,
+            check=False,
         )
-        return sum(
-            engine["running"] + engine["waiting"] for engine in json.loads(result.stdout)["engines"]
-        )
+        found: list[dict[str, Any]] = json.loads(result.stdout)["engines"]
+        return found
+
+    def in_flight(self) -> int:
+        """Return how many choices the engines work on, as their heartbeats tell."""
+        return sum(engine["running"] + engine["waiting"] for engine in self.engines())
+
+    def ready_engines(self) -> int:
+        """Return how many engines serve."""
+        return sum(engine["state"] == "ready" for engine in self.engines())
 
     def wait_idle(self, *, within_s: float) -> None:
         """Return when no engine has work. Raises where one still has after `within_s`."""

@@ -19,6 +19,7 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
     """Serve until Ctrl-C; return the exit code. Raises `UserError`."""
     wanted = UpOptions(
         engines=options.engines,
+        gateways=options.gateways,
         host=options.host,
         port=options.port,
         nats_port=options.nats_port,

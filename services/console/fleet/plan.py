@@ -18,6 +18,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the person asked for."""
 
     engines: int = 1
+    gateways: int = 1
+    """More share the HTTP port."""
     host: str = "127.0.0.1"
     port: int = 8000
     nats_port: int = 4222
@@ -90,18 +92,24 @@ def nats_env(
     }
 
 
-def gateway_plan(options: UpOptions, *, secrets: Mapping[str, Path]) -> ProcessPlan:
-    """Plan the door."""
+def gateway_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[ProcessPlan]:
+    """Plan the doors; the kernel shares new connections out among several on one port."""
     args = ["--http-host", options.host, "--http-port", str(options.port)]
+    if options.gateways > 1:
+        args += ["--http-reuse-port", "true"]
     if options.api_keys:
         args += ["--keys-file", options.api_keys]
-    return ProcessPlan(
-        name="gateway",
-        module="services.gateway",
-        args=tuple(args),
-        env=nats_env("GATEWAY", options, user="gateway", secrets=secrets),
-        stop_s=options.drain_s + 5.0,
-    )
+    env = nats_env("GATEWAY", options, user="gateway", secrets=secrets)
+    return [
+        ProcessPlan(
+            name=f"gateway-{number}",
+            module="services.gateway",
+            args=tuple(args),
+            env=env,
+            stop_s=options.drain_s + 5.0,
+        )
+        for number in range(options.gateways)
+    ]
 
 
 def engine_plans(

@@ -11,7 +11,8 @@ from services.console.fleet.supervisor import Kept
 from services.console.openai_http import AnswerFailed, OpenAiHttp, text_of
 from shared.bus import Bus
 from shared.errors import UserError
-from shared.messages import EngineHeartbeat, EngineState
+from shared.ids import GatewayId
+from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
 
 POLL_S = 0.05
 NATS_START_S = 10.0
@@ -42,11 +43,15 @@ async def _greeted(port: int) -> bool:
         writer.close()
 
 
-class EngineWatch:
-    """Follows heartbeats and marks the processes that serve."""
+class FleetWatch:
+    """Follows heartbeats, marks the engines that serve, and counts the gateways that see them all."""
 
-    def __init__(self, engines: dict[str, Kept], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, engines: dict[str, Kept], *, gateways: int, say: Callable[[str], None]
+    ) -> None:
         self._engines = engines
+        self._gateways_wanted = gateways
+        self._gateways: set[GatewayId] = set()
         self._say = say
         self._all_ready = asyncio.Event()
         self._told: set[tuple[str, str]] = set()
@@ -54,6 +59,12 @@ class EngineWatch:
     async def follow(self, bus: Bus) -> None:
         """Subscribe; the watch goes on as long as the bus is open."""
         await bus.subscribe(EngineHeartbeat, self._on_beat)
+        await bus.subscribe(GatewayHeartbeat, self._on_gateway)
+
+    def _on_gateway(self, beat: GatewayHeartbeat) -> None:
+        if beat.engines >= len(self._engines):
+            self._gateways.add(beat.gateway)
+            self._look()
 
     def _on_beat(self, beat: EngineHeartbeat) -> None:
         kept = self._engines.get(beat.name)
@@ -63,7 +74,11 @@ class EngineWatch:
             self._told.add((beat.engine, beat.reason))
             self._say(f"{beat.name} failed: {beat.reason}")
         kept.ready = beat.state is EngineState.READY
-        if all(engine.ready for engine in self._engines.values()):
+        self._look()
+
+    def _look(self) -> None:
+        are_seen = len(self._gateways) >= self._gateways_wanted
+        if are_seen and all(engine.ready for engine in self._engines.values()):
             self._all_ready.set()
 
     @property
@@ -72,7 +87,7 @@ class EngineWatch:
         return sum(kept.ready for kept in self._engines.values())
 
     async def all_ready(self) -> None:
-        """Return when every engine has been seen ready at the same time."""
+        """Return when every engine has been seen ready at the same time, and by all gateways."""
         await self._all_ready.wait()
 
 

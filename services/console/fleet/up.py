@@ -19,9 +19,9 @@ from services.console.fleet.plan import (
     UpOptions,
     check_memory,
     engine_plans,
-    gateway_plan,
+    gateway_plans,
 )
-from services.console.fleet.ready import EngineWatch, first_answer, gateway_ready, nats_greets
+from services.console.fleet.ready import FleetWatch, first_answer, gateway_ready, nats_greets
 from services.console.fleet.supervisor import Kept, Supervisor
 from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
 from shared.errors import UserError
@@ -111,7 +111,8 @@ class Up:
             await self._nursery.warm()
         self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
         await nats_greets(self._options.nats_port)
-        self._keep(group, gateway_plan(self._options, secrets=secrets))
+        for plan in gateway_plans(self._options, secrets=secrets):
+            self._keep(group, plan)
         model = await find_model()
         check_memory(
             self._options,
@@ -125,7 +126,11 @@ class Up:
     ) -> None:
         options = self._options
         plans = engine_plans(options, service=model.name, model=model.path, secrets=secrets)
-        watch = EngineWatch({plan.name: self._keep(group, plan) for plan in plans}, output.note)
+        watch = FleetWatch(
+            {plan.name: self._keep(group, plan) for plan in plans},
+            gateways=options.gateways,
+            say=output.note,
+        )
         address = NatsSettings(
             url=f"nats://127.0.0.1:{options.nats_port}",
             user="console",
@@ -148,7 +153,7 @@ class Up:
             output.progress_done()
         await self._greet(model.name)
 
-    async def _show_progress(self, watch: EngineWatch, wanted: int) -> None:
+    async def _show_progress(self, watch: FleetWatch, wanted: int) -> None:
         clock = asyncio.get_running_loop().time
         start_s = clock()
         while watch.ready_count < wanted:

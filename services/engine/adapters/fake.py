@@ -188,7 +188,8 @@ class FakeEngine:
     def _choices(self, job: Job, room: int) -> tuple[list[Iterator[Piece]], int]:
         """Return the choices and the most tokens that they can have together."""
         sampling = job.sampling
-        seed = seed_of(job.prompt, self._settings.seed, sampling.seed or 0)
+        own_seed = 0 if sampling.temperature == 0.0 else sampling.seed or 0
+        seed = seed_of(job.prompt, self._settings.seed, own_seed)
         called = called_tool(job.prompt)
         text = _json_text(sampling.json_schema, is_object=sampling.json_object)
         choices: list[Iterator[Piece]] = []

@@ -1,7 +1,8 @@
 """The fake engine's answers: text, token ids and log probabilities from a seed, no model.
 
 Token i of a choice depends on the prompt, the seeds, the choice and i alone, so another engine can go on where one stopped.
-Temperature, penalties and biases change nothing: there is no distribution to shape.
+At temperature 0 the request's seed counts for nothing, as in a model. Other temperatures, penalties and biases change nothing: there
+is no distribution to shape.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from services.console.fleet.plan import (
     UpOptions,
     check_memory,
     engine_plans,
-    gateway_plan,
+    gateway_plans,
     memory_needed_bytes,
 )
 from shared.errors import UserError
@@ -34,10 +34,21 @@ def test_each_engine_has_its_own_name_and_the_engine_user():
 
 
 def test_passwords_are_never_on_a_command_line_or_in_the_environment():
-    plan = gateway_plan(UpOptions(), secrets=SECRETS)
+    (plan,) = gateway_plans(UpOptions(), secrets=SECRETS)
 
     assert not any("password" in arg for arg in plan.args)
     assert all(key.endswith("_FILE") for key in plan.env if "PASSWORD" in key)
+
+
+def test_several_gateways_share_the_port_and_one_does_not():
+    alone = gateway_plans(UpOptions(), secrets=SECRETS)
+    three = gateway_plans(UpOptions(gateways=3, port=8123), secrets=SECRETS)
+
+    assert "--http-reuse-port" not in alone[0].args
+    assert ["gateway-0", "gateway-1", "gateway-2"] == [plan.name for plan in three]
+    for plan in three:
+        assert "true" == plan.args[plan.args.index("--http-reuse-port") + 1]
+        assert "8123" == plan.args[plan.args.index("--http-port") + 1]
 
 
 @pytest.mark.parametrize(
