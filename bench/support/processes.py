@@ -44,6 +44,11 @@ class Process:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """The process that was started."""
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """Return the CPU time of all threads of the tree so far, in seconds, to the nanosecond."""
         return sum(_schedstat_s(pid) for pid in _tree(self._process.pid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,11 +26,18 @@ from shared.errors import BusError, UserError
 from shared.health import HealthState
 from shared.ids import GatewayId
 from shared.keys import KeyFile
-from shared.messages import HEARTBEAT_S, EngineHeartbeat, GatewayHeartbeat, TokenBatch
+from shared.messages import (
+    HEARTBEAT_S,
+    EngineHeartbeat,
+    EngineState,
+    GatewayHeartbeat,
+    TokenBatch,
+)
 from shared.runtime import Runtime
 from shared.typedbus import TypedBus
 
 TICK_S = 0.1
+FIRST_BEATS_S = 2 * HEARTBEAT_S
 SLOW_TICK_S = 1.0
 LATE_TICK_S = 0.5
 """A tick that comes so much too late says that this process stood still: then nobody's silence counts, their beats wait unread."""
@@ -81,6 +89,7 @@ class GatewayService:
         self._log = logs.get("gateway").bind(gateway=gateway)
         self._beat = 0
         self._doors: Sequence[Door] = ()
+        self._heard = asyncio.Event()
         self._keys = keys
         self._router = Router(settings.routing, seed=int(gateway[1:], 16))
         self.lookout = Lookout(
@@ -133,9 +142,10 @@ class GatewayService:
         """Serve until the runtime says stop, then drain."""
         self._doors = doors
         await self._listen()
+        self._runtime.group.create_task(self._tick_forever(), name="gateway tick")
+        await self._first_beats()
         for door in doors:
             await door.start()
-        self._runtime.group.create_task(self._tick_forever(), name="gateway tick")
         self._runtime.health.move(HealthState.READY)
         self._log.info("gateway_ready", url=self._url, keys=len(self._keys))
         await self._runtime.stop.wait()
@@ -173,7 +183,15 @@ class GatewayService:
         await subscribe(EngineHeartbeat, self._on_engine)
         await subscribe(GatewayHeartbeat, self._on_gateway)
 
+    async def _first_beats(self) -> None:
+        """Return when an engine is ready, or when any would have been heard; on a shared port others answer meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_BEATS_S):
+                await self._heard.wait()
+
     def _on_engine(self, beat: EngineHeartbeat) -> None:
+        if beat.state is EngineState.READY:
+            self._heard.set()
         loss = self.lookout.engine_beat(beat, now=self._clock(), unix_s=unix_time_s())
         if loss is not None:
             self._give_up(loss)

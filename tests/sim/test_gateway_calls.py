@@ -371,3 +371,30 @@ def test_a_fault_in_one_call_ends_that_call_only():
         await world.assert_nothing_is_left()
 
     play(scenario)
+
+
+def test_a_new_gateway_opens_its_doors_when_it_knows_the_engines():
+    async def scenario(world: GatewayWorld) -> None:
+        seen: list[int] = []
+
+        class Watched:
+            url = ""
+
+            async def start(self) -> None:
+                seen.append(world.gateways[-1].lookout.ready())
+
+            async def stop_taking(self) -> None: ...
+
+            async def stop(self) -> None: ...
+
+            def tick(self) -> None: ...
+
+        await world.add_gateway(also=[Watched()])
+        await world.until(lambda: seen)
+        await world.add_engine(step_s=0.01)
+        await world.add_gateway(also=[Watched()])
+        await world.until(lambda: len(seen) == 2)
+
+        assert [0, 1] == seen
+
+    play(scenario)

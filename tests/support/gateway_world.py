@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -138,7 +138,12 @@ class GatewayWorld:
         return self.gateways[0]
 
     async def add_gateway(
-        self, *, keys: KeyFile | None = None, with_http: bool = False, **fields
+        self,
+        *,
+        keys: KeyFile | None = None,
+        with_http: bool = False,
+        also: Sequence[Door] = (),
+        **fields,
     ) -> GatewayService:
         """Start a gateway with its NATS door, and its HTTP door where the loop is a real one."""
         runtime = Runtime(self.group)
@@ -149,7 +154,7 @@ class GatewayWorld:
         service = GatewayService(
             settings, bus, runtime, gateway=gateway, keys=keys or KeyFile(None)
         )
-        doors: list[Door] = [nats_door(callers.wire, service, gateway=gateway)]
+        doors: list[Door] = [nats_door(callers.wire, service, gateway=gateway), *also]
         if with_http:
             door = http_door(settings, service)
             doors.append(door)

@@ -49,7 +49,10 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 class StreamLoad:
     """Streams chats from one gateway address."""
 
-    def __init__(self, url: str, *, model: str, max_tokens: int, **fields: Any) -> None:
+    def __init__(
+        self, url: str, *, model: str, max_tokens: int, stream_s: float = STREAM_S, **fields: Any
+    ) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=stream_s)
         self._url = f"{url}/v1/chat/completions"
         self._body = {
             "model": model,
@@ -67,9 +70,8 @@ class StreamLoad:
     async def run(self, prompts: Sequence[str], *, concurrency: int) -> list[Outcome]:
         """Ask all, so many at a time."""
         slots = asyncio.Semaphore(concurrency)
-        timeout = aiohttp.ClientTimeout(total=STREAM_S)
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        async with aiohttp.ClientSession(timeout=self._timeout, connector=connector) as session:
 
             async def one(prompt: str) -> Outcome:
                 async with slots:
