@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from shared.errors import BusError
 from shared.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -17,6 +18,9 @@ Handler = Callable[[M], None]
 
 Server = Callable[[M], Awaitable[Message]]
 """Answers a request. Runs as a task of its own, at most `max_pending` at once. An exception is answered as `RemoteFailed`."""
+
+OnAnswer = Callable[[Message | BusError], None]
+"""Takes the reply to a message, or why there is none. As a `Handler`: short, and must not raise."""
 
 
 class Subscription(Protocol):
@@ -42,6 +46,13 @@ class Bus(Protocol):
 
         Raises `NoResponder` at once where nobody listens, `RemoteBusy` at once where too many calls run, `RequestTimeout`, `RemoteFailed`,
         `Undecodable` (the reply is none), `BusFull`, `TooBig`, `BusClosed`.
+        """
+        ...
+
+    def ask(self, message: Message, *, timeout_s: float, on_answer: OnAnswer) -> None:
+        """Send, and call back with the one reply or with why there is none: as `request`, at a third of its price.
+
+        `on_answer` is called once, later, on the loop; not at all where this raises `BusFull`, `TooBig`, `BusClosed`.
         """
         ...
 

@@ -16,7 +16,7 @@ import msgspec
 
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
 from shared.subjects import matches
-from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, BusCounts, Listening, Receive
+from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, BusCounts, Listening, Receive, Wanted
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """A NATS server's default."""
@@ -209,7 +209,7 @@ class MemoryWire:
         *,
         reply: str = "",
         headers: dict[str, str] | None = None,
-        wanted: asyncio.Future[bytes] | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """See `Wire.send`."""
         if self._closed:

@@ -22,7 +22,7 @@ from shared import logs
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
 from shared.natstransport import SteadyTransport
 from shared.quiet import Quiet
-from shared.wire import BusCounts, Listening, Receive
+from shared.wire import BusCounts, Listening, Receive, Wanted
 
 EASE_BYTES = 1 << 20
 """nats-py's unsent bytes at which the sender waits for the server."""
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
     payload: bytes
     reply: str
     headers: dict[str, str] | None
-    wanted: asyncio.Future[bytes] | None
+    wanted: Wanted | None
 
 
 class NatsWire:
@@ -108,7 +108,7 @@ class NatsWire:
         *,
         reply: str = "",
         headers: dict[str, str] | None = None,
-        wanted: asyncio.Future[bytes] | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """See `Wire.send`."""
         size = len(payload)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from shared import logs
-from shared.bus import Handler, Server, Subscription
+from shared.bus import Handler, OnAnswer, Server, Subscription
 from shared.codec import decode, decode_reply, encode, tag_of
 from shared.errors import (
     BusClosed,
@@ -44,6 +44,9 @@ MAX_REASON_CHARS = 500
 LossListener = Callable[[str], None]
 
 _subjects: dict[type[Message], SubjectOf] = {kind: subject_of(kind) for kind in ROUTES}
+_requested = frozenset(
+    kind for kind, route in ROUTES.items() if route.delivery is Delivery.REQUEST
+)
 
 
 class TypedBus:
@@ -55,11 +58,12 @@ class TypedBus:
         self._log = logs.get("bus").bind(bus=name)
         self._quiet = Quiet(asyncio.get_running_loop().time)
         self._dead_subject = fill(DEAD_LETTER_SUBJECT, {"service": name})
+        self._loop = asyncio.get_running_loop()
         self._closing = False
         self._listening: set[Listening] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count()
-        self._waiting: dict[str, tuple[asyncio.Future[bytes], type[Message]]] = {}
+        self._waiting: dict[str, _Question] = {}
         self._inbox = ""
         self._loss_listeners: list[LossListener] = []
         self.counts = wire.counts
@@ -80,23 +84,62 @@ class TypedBus:
 
     async def request(self, message: Message, *, timeout_s: float) -> Message:
         """See `Bus.request`. Raises also `RemoteBusy`, `BusFull`, `TooBig` and, for a reply that is none, `Undecodable`."""
-        kind = type(message)
-        if ROUTES[kind].delivery is not Delivery.REQUEST:
-            raise TypeError(f"{kind.__name__} is published, not requested")
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        number = str(next(self._numbers))
-        self._waiting[number] = (future, kind)
+        future: asyncio.Future[Message] = self._loop.create_future()
+
+        def settle(answer: Message | BusError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, BusError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        number = self._ask(message, timeout_s, settle)
         try:
-            subject = _subjects[kind](message)
-            self._wire.send(subject, encode(message), reply=self._inbox + number, wanted=future)
-            async with asyncio.timeout(timeout_s):
-                payload = await future
-        except TimeoutError:
-            raise RequestTimeout(f"no reply to {kind.__name__} within {timeout_s:g} s") from None
+            return await future
         finally:
-            future.cancel()
+            self._take_question(number)
+
+    def ask(self, message: Message, *, timeout_s: float, on_answer: OnAnswer) -> None:
+        """See `Bus.ask`."""
+        self._ask(message, timeout_s, on_answer)
+
+    def _ask(self, message: Message, timeout_s: float, on_answer: OnAnswer) -> str:
+        """Send a question; return its number, under which it waits."""
+        kind = type(message)
+        if kind not in _requested:
+            raise TypeError(f"{kind.__name__} is published, not requested")
+        subject, payload = _subjects[kind](message), encode(message)
+        number = str(next(self._numbers))
+        question = self._waiting[number] = _Question(kind, on_answer)
+        try:
+            self._wire.send(subject, payload, reply=self._inbox + number, wanted=question)
+        except Exception:
             del self._waiting[number]
-        return decode_reply(kind, payload)
+            raise
+        question.timer = self._loop.call_later(timeout_s, self._give_up, number, timeout_s)
+        return number
+
+    def _give_up(self, number: str, timeout_s: float) -> None:
+        question = self._take_question(number)
+        if question is not None:
+            late = f"no reply to {question.kind.__name__} within {timeout_s:g} s"
+            self._answer_question(question, RequestTimeout(late))
+
+    def _take_question(self, number: str) -> _Question | None:
+        """Let a question wait no more; None where it does not."""
+        question = self._waiting.pop(number, None)
+        if question is not None:
+            question.is_over = True
+            if question.timer is not None:
+                question.timer.cancel()
+        return question
+
+    def _answer_question(self, question: _Question, answer: Message | BusError) -> None:
+        try:
+            question.on_answer(answer)
+        except Exception as error:  # noqa: BLE001 - one bad answer must not end the subscription of all
+            self._report_failure(question.kind, error)
 
     async def subscribe(
         self, kind: type[M], handler: Handler[M], *, queue: str = "", **keys: str
@@ -202,9 +245,11 @@ class TypedBus:
     async def _end(self) -> None:
         for call in self._calls:
             call.cancel()
-        for future, kind in self._waiting.values():
-            if not future.done():
-                future.set_exception(BusClosed(f"closed while waiting for {kind.__name__}"))
+        for number in list(self._waiting):
+            question = self._take_question(number)
+            if question is not None:
+                closed = f"closed while waiting for {question.kind.__name__}"
+                self._answer_question(question, BusClosed(closed))
         await self._wire.close()
 
     async def _listen(self, subject: str, receive: Receive, queue: str) -> Subscription:
@@ -247,14 +292,16 @@ class TypedBus:
     def _on_reply(
         self, subject: str, payload: bytes, _: str, headers: Mapping[str, str] | None
     ) -> None:
-        future, kind = self._waiting.get(subject[len(self._inbox) :], (None, Message))
-        if future is None or future.done():
+        question = self._take_question(subject[len(self._inbox) :])
+        if question is None:
             return
-        error = _error_of(kind, headers) if headers else None
-        if error is None:
-            future.set_result(payload)
-        else:
-            future.set_exception(error)
+        answer: Message | BusError | None = _error_of(question.kind, headers) if headers else None
+        if answer is None:
+            try:
+                answer = decode_reply(question.kind, payload)
+            except Undecodable as error:
+                answer = error
+        self._answer_question(question, answer)
 
     def _park(self, subject: str, payload: bytes, error: Undecodable) -> None:
         self.counts.undecodable += 1
@@ -273,6 +320,22 @@ class TypedBus:
         if times := self._quiet.due(f"{kind.__name__} {type(error).__name__}"):
             tag = tag_of(kind)
             self._log.error("bus_handler_failed", message=tag, times=times, exc_info=error)
+
+
+class _Question:
+    """A request whose answer has not come."""
+
+    __slots__ = ("is_over", "kind", "on_answer", "timer")
+
+    def __init__(self, kind: type[Message], on_answer: OnAnswer) -> None:
+        self.kind = kind
+        self.on_answer = on_answer
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_over = False
+
+    def done(self) -> bool:
+        """See `Wanted`."""
+        return self.is_over
 
 
 class _Subscription:

@@ -5,7 +5,6 @@ At most once, in order for each sender and subject, at most `max_payload` bytes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -15,6 +14,14 @@ Receive = Callable[[str, bytes, str, Mapping[str, str] | None], None]
 STATUS_HEADER = "Status"
 NO_RESPONDERS_STATUS = "503"
 """What a NATS server answers to a request on a subject without a listener."""
+
+
+class Wanted(Protocol):
+    """Who waits for the reply to a frame; a future is one."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more. No side effect."""
+        ...
 
 
 class BusCounts:
@@ -54,7 +61,7 @@ class Wire(Protocol):
         *,
         reply: str = "",
         headers: dict[str, str] | None = None,
-        wanted: asyncio.Future[bytes] | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """Send without waiting. A frame that still waits when `wanted` is done is dropped. Raises `BusFull`, `BusClosed`, `TooBig`."""
         ...

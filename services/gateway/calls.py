@@ -80,14 +80,12 @@ class Calls:
         observer: CallObserver,
         *,
         settings: CallSettings,
-        group: asyncio.TaskGroup,
         clock: Clock,
     ) -> None:
         self._placement = placement
         self._gates = gates
         self._observer = observer
         self._settings = settings
-        self._group = group
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._log = logs.get("calls")
@@ -187,26 +185,37 @@ class Calls:
         )
 
     def _place(self, part: Part) -> None:
-        self._group.create_task(self._find_engine(part))
+        """Have an engine found in the next step: the end of one call lets others in, and they must not pile up on the stack."""
+        self._loop.call_soon(self._find_engine, part)
 
-    async def _find_engine(self, part: Part) -> None:
-        """Try engines until one takes the part or nobody is left."""
+    def _find_engine(self, part: Part) -> None:
+        """Ask the next engine to take the part, or end the call where nobody is left."""
+        if part.phase is not PartPhase.PLACING or part.stream is not None:
+            return
         try:
-            while part.phase is PartPhase.PLACING and part.stream is None:
-                route = self._placement.route(part)
-                if route.engine is None:
-                    if self._may_wait(part):
-                        await asyncio.sleep(WAIT_S)
-                        continue
-                    error = part.last_error or refusals.no_route(route.reason, part.call.call.model)
-                    self._end(part.call, Outcome.FAILED, error)
-                    return
-                setback = await self._placement.submit(part, route.engine, self._on_taken)
-                if setback is None or not self._may_retry(part, setback):
-                    return
+            route = self._placement.route(part)
+            if route.engine is not None:
+                self._placement.submit(part, route.engine, self._on_submitted)
+            elif self._may_wait(part):
+                self._loop.call_later(WAIT_S, self._find_engine, part)
+            else:
+                error = part.last_error or refusals.no_route(route.reason, part.call.call.model)
+                self._end(part.call, Outcome.FAILED, error)
         except Exception as error:  # noqa: BLE001 - a fault in one call must not end all others
-            self._log.error("call_broke", request=part.call.request, exc_info=error)
-            self._end(part.call, Outcome.FAILED, refusals.internal())
+            self._break(part, error)
+
+    def _on_submitted(self, part: Part, setback: Setback | None) -> None:
+        try:
+            if setback is None:
+                self._on_taken(part)
+            elif self._may_retry(part, setback):
+                self._place(part)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._break(part, error)
+
+    def _break(self, part: Part, error: Exception) -> None:
+        self._log.error("call_broke", request=part.call.request, exc_info=error)
+        self._end(part.call, Outcome.FAILED, refusals.internal())
 
     def _may_wait(self, part: Part) -> bool:
         """Return whether an engine may yet come for a part that lost its own."""

@@ -18,7 +18,10 @@ from shared.bus import Bus
 from shared.clock import loop_clock
 from shared.errors import BusError
 from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
-from shared.messages import Accepted, Cancel, EngineHeartbeat, Refused, Submit
+from shared.messages import Accepted, Cancel, EngineHeartbeat, Message, Refused, Submit
+
+OnSubmitted = Callable[[Part, Setback | None], None]
+"""Called with a part, and with why its engine does not take it; None where it does."""
 
 
 class Engines(Protocol):
@@ -91,30 +94,34 @@ class Placement:
             gateways=self._engines.gateways,
         )
 
-    async def submit(
-        self, part: Part, engine: EngineId, on_taken: Callable[[Part], None]
-    ) -> Setback | None:
-        """Ask an engine to take a part; return why it did not.
+    def submit(self, part: Part, engine: EngineId, on_answer: OnSubmitted) -> None:
+        """Ask an engine to take a part; `on_answer` is told whether it does.
 
-        None also where the part has meanwhile been closed or moved: then this attempt is nobody's concern any more.
+        It is not told where the part has meanwhile been closed or moved: then this attempt is nobody's concern any more.
         """
         stream = self._enter(part, engine)
+
+        def settle(reply: Message | BusError) -> None:
+            if part.stream != stream:
+                if isinstance(reply, Accepted):
+                    self._cancel(engine, stream)
+            elif isinstance(reply, BusError):
+                on_answer(part, refusals.not_reached(reply))
+            elif isinstance(reply, Refused):
+                on_answer(part, refusals.refused(reply))
+            else:
+                self._table.started(stream)
+                self._book.account(engine).answered(stream)
+                on_answer(part, None)
+
         try:
-            reply = await self._bus.request(
-                self._message(part, engine, stream), timeout_s=self._patience_s(part)
+            self._bus.ask(
+                self._message(part, engine, stream),
+                timeout_s=self._patience_s(part),
+                on_answer=settle,
             )
         except BusError as error:
-            return refusals.not_reached(error) if part.stream == stream else None
-        if part.stream != stream:
-            if isinstance(reply, Accepted):
-                self._cancel(engine, stream)
-            return None
-        if isinstance(reply, Refused):
-            return refusals.refused(reply)
-        self._table.started(stream)
-        self._book.account(engine).answered(stream)
-        on_taken(part)
-        return None
+            settle(error)
 
     def leave(self, part: Part, *, cancel: bool, blame: float = 0.0) -> None:
         """Close the stream of a part, if it has one, and settle the books."""

@@ -114,7 +114,6 @@ class GatewayService:
             self.gates,
             self.metrics,
             settings=settings.call,
-            group=runtime.group,
             clock=self._clock,
         )
         self.repair = Repair(
