@@ -26,6 +26,10 @@ class Stage(IntEnum):
     """Ended, aborted, or the client has left."""
 
 
+# Python 3.11 takes 100 ns to find a member of an enum by its class, and these are asked for with each token.
+_WAITING, _STREAMING, _OVER = Stage
+
+
 class Exchange:
     """A request and the way to answer it: `respond` once, or `start_stream`, `write`…, `end`.
 
@@ -36,6 +40,7 @@ class Exchange:
         "_connection",
         "_head",
         "_is_chunked",
+        "_is_flowing",
         "_is_silent",
         "_parts",
         "body",
@@ -68,21 +73,23 @@ class Exchange:
         self.is_http10 = request.is_http10
         self.on_disconnect: Callable[[], None] | None = None
         """Called once if the client leaves, or is cut off for not reading, before the answer ended; also before it began."""
-        self.stage = Stage.WAITING
+        self.stage = _WAITING
         self._head = b""
         self._parts: list[bytes] = []
         self._is_chunked = False
+        self._is_flowing = False
+        """The head has left and chunks are wanted: the usual state of a stream."""
         self._is_silent = request.method == "HEAD"
 
     @property
     def is_open(self) -> bool:
         """Whether somebody still waits for (more of) the answer."""
-        return self.stage is not Stage.OVER
+        return self.stage is not _OVER
 
     @property
     def buffered_bytes(self) -> int:
         """Written but not yet taken by the kernel."""
-        if self.stage is Stage.OVER:
+        if self.stage is _OVER:
             return 0
         return sum(map(len, self._parts)) + self._connection.buffered_bytes
 
@@ -95,7 +102,7 @@ class Exchange:
         headers: Pairs = (),
     ) -> None:
         """Send a whole answer. Raises `BadHeader` for a header with a line break, `RuntimeError` if a stream was started."""
-        if self.stage is Stage.OVER:
+        if self.stage is _OVER:
             return
         self._must_be_waiting()
         if status in _BODILESS:
@@ -114,7 +121,7 @@ class Exchange:
         self, *, content_type: str = "text/event-stream; charset=utf-8", headers: Pairs = ()
     ) -> None:
         """Begin a 200 answer of unknown length: chunked, to HTTP/1.0 clients ended by closing. Raises as `respond` does."""
-        if self.stage is Stage.OVER:
+        if self.stage is _OVER:
             return
         self._must_be_waiting()
         if self.is_http10:
@@ -122,13 +129,13 @@ class Exchange:
         framing = "" if self.is_http10 else "transfer-encoding: chunked\r\n"
         self._head = self._build_head(200, content_type, framing, headers)
         self._is_chunked = not self.is_http10
-        self.stage = Stage.STREAMING
+        self.stage = _STREAMING
         self._connection.outbox.add(self)
 
     def write(self, data: bytes) -> None:
         """Send a piece of the stream. All pieces of one tick of the loop leave as one write; may cut a client that does not read."""
-        if self.stage is not Stage.STREAMING:
-            if self.stage is Stage.WAITING:
+        if self.stage is not _STREAMING:
+            if self.stage is _WAITING:
                 raise RuntimeError("write before start_stream")
             return
         parts = self._parts
@@ -138,8 +145,8 @@ class Exchange:
 
     def end(self) -> None:
         """End the stream properly. What was written in this tick leaves with the end in one write."""
-        if self.stage is not Stage.STREAMING:
-            if self.stage is Stage.WAITING:
+        if self.stage is not _STREAMING:
+            if self.stage is _WAITING:
                 raise RuntimeError("end before start_stream")
             return
         data = self._take()
@@ -153,10 +160,10 @@ class Exchange:
 
     def abort(self) -> None:
         """Cut the connection, after what was written so far: the client must see that the answer is not complete."""
-        if self.stage is Stage.OVER:
+        if self.stage is _OVER:
             return
         data = self._take()
-        connection, is_delimited = self._connection, self._is_chunked or self.stage is Stage.WAITING
+        connection, is_delimited = self._connection, self._is_chunked or self.stage is _WAITING
         if data:
             connection.send(data)
         self._over()
@@ -164,15 +171,16 @@ class Exchange:
 
     def flush(self) -> None:
         """Send what this tick has gathered; called by the outbox."""
-        if self.stage is not Stage.STREAMING:
+        if self.stage is not _STREAMING:
             return
         data = self._take()
         if data:
             self._connection.send_stream(data)
+            self._is_flowing = self._is_chunked and not self._is_silent
 
     def lose(self) -> None:
         """Called by the connection when the client is gone."""
-        if self.stage is Stage.OVER:
+        if self.stage is _OVER:
             return
         callback = self.on_disconnect
         self._over()
@@ -180,12 +188,12 @@ class Exchange:
             callback()
 
     def _over(self) -> None:
-        self.stage = Stage.OVER
+        self.stage = _OVER
         self.on_disconnect = None
         self._parts.clear()
 
     def _must_be_waiting(self) -> None:
-        if self.stage is not Stage.WAITING:
+        if self.stage is not _WAITING:
             raise RuntimeError("the answer has begun already")
 
     def _build_head(self, status: int, content_type: str, framing: str, headers: Pairs) -> bytes:
@@ -198,6 +206,8 @@ class Exchange:
         parts = self._parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
+        if self._is_flowing:
+            return chunk(data) if data else data
         if self._is_silent:
             data = b""
         elif data and self._is_chunked:
