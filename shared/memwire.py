@@ -183,7 +183,7 @@ class MemoryWire:
         self.is_cut = False
         self._closed = False
         self._bound = outbound_bytes
-        self._waiting: list[tuple[Frame, asyncio.Future[bytes] | None]] = []
+        self._waiting: list[tuple[Frame, Wanted | None]] = []
         self._waiting_bytes = 0
         self._connected = asyncio.Event()
         self._connected.set()

@@ -44,9 +44,7 @@ MAX_REASON_CHARS = 500
 LossListener = Callable[[str], None]
 
 _subjects: dict[type[Message], SubjectOf] = {kind: subject_of(kind) for kind in ROUTES}
-_requested = frozenset(
-    kind for kind, route in ROUTES.items() if route.delivery is Delivery.REQUEST
-)
+_requested = frozenset(kind for kind, route in ROUTES.items() if route.delivery is Delivery.REQUEST)
 
 
 class TypedBus:

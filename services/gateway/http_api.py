@@ -11,7 +11,7 @@ from services.gateway.calls import Calls
 from services.gateway.http.exchange import Exchange
 from services.gateway.http_outlets import JsonOutlet, SseOutlet, id_headers, respond_error
 from services.gateway.lookout import Lookout
-from services.gateway.openai.headers import HTTP_HEADERS, merge_headers
+from services.gateway.openai.headers import merge_headers
 from services.gateway.openai.models import model, model_body, model_list_body, model_not_found
 from services.gateway.outlet import Caller
 from services.gateway.reception import Kind, Reception, label, trace
@@ -22,7 +22,6 @@ from shared.metrics import CONTENT_TYPE
 Handler = Callable[[Exchange], None]
 
 MODEL_PREFIX = "/v1/models/"
-ASKED_HEADERS = (HTTP_HEADERS.priority, HTTP_HEADERS.timeout)
 CORS_HEADERS = "authorization, content-type, x-priority, x-request-id, x-request-timeout"
 CORS_SHOWN = "hr-request-id, retry-after, x-request-id"
 CORS_AGE_S = 600
@@ -121,8 +120,7 @@ class HttpApi:
         tenant = self._reception.tenant(headers.get("authorization"))
         self._check_source(exchange)
         call = self._reception.parse(kind, exchange.body)
-        asked = {name: value for name in ASKED_HEADERS if (value := headers.get(name)) is not None}
-        call = merge_headers(call, asked, self._reception.limits)
+        call = merge_headers(call, headers, self._reception.limits)
         caller = Caller(
             tenant=tenant,
             door="http",

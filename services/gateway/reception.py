@@ -4,8 +4,8 @@ it draws.
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 from collections.abc import Callable
 from typing import Literal
 
@@ -35,6 +35,7 @@ class Reception:
     def __init__(self, keys: KeyFile, limits: RequestLimits, health: Health) -> None:
         self._keys = keys
         self._health = health
+        self._random = random.Random()  # noqa: S311 - for draws of tokens; keeps no secret
         self.limits = limits
 
     @property
@@ -62,7 +63,7 @@ class Reception:
         if self._health.state in (HealthState.DRAINING, HealthState.FAILED):
             raise refusals.stopping()
         parse = parse_chat if kind == "chat" else parse_completion
-        return parse(body, self.limits, seed=secrets.randbits(SEED_BITS))
+        return parse(body, self.limits, seed=self._random.getrandbits(SEED_BITS))
 
 
 def label(text: str | None) -> str:

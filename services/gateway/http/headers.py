@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from typing_extensions import override
 
@@ -37,8 +38,8 @@ class Headers:
 
     def get(self, name: str) -> str | None:
         """Return a value, decoded as Latin-1 (which no byte can fail), or None."""
-        value = self.raw(name.lower().encode("latin-1", "replace"))
-        return None if value is None else value.decode("latin-1")
+        value = self._fields.get(_key(name))
+        return None if value is None else value.rstrip(b" \t").decode("latin-1")
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Yield lower-case names and values in order of arrival."""
@@ -48,6 +49,12 @@ class Headers:
     @override
     def __repr__(self) -> str:
         return f"Headers({', '.join(name.decode('latin-1') for name in self._fields)})"
+
+
+@lru_cache(maxsize=256)
+def _key(name: str) -> bytes:
+    """Return how a field is called here; code asks for the same few again and again."""
+    return name.lower().encode("latin-1", "replace")
 
 
 def _joined(name: bytes, present: bytes, value: bytes) -> bytes:

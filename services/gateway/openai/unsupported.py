@@ -6,6 +6,7 @@ A value is harmless where obeying it and ignoring it give the same answer.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -21,31 +22,44 @@ class Unsupported(NamedTuple):
     harmless: tuple[object, ...] = ()
 
 
-CHAT: dict[str, Unsupported] = {
-    "audio": Unsupported("answers are text"),
-    "function_call": Unsupported("use `tool_choice`", ("none",)),
-    "functions": Unsupported("use `tools`", ([],)),
-    "metadata": Unsupported("answers are not stored", ({},)),
-    "modalities": Unsupported("answers are text", (["text"],)),
-    "moderation": Unsupported("there is no moderation model"),
-    "prediction": Unsupported("predicted outputs are not available"),
-    "prompt_cache_options": Unsupported(
-        "prefixes are cached automatically, without breakpoints or a promised lifetime",
-        ({}, {"mode": "implicit"}),
-    ),
-    "prompt_cache_retention": Unsupported(
-        "prefixes are cached in memory for as long as there is room", ("in_memory",)
-    ),
-    "reasoning_effort": Unsupported("it is the model's own"),
-    "store": Unsupported("answers are not stored", (False,)),
-    "verbosity": Unsupported("say it in the prompt", ("medium",)),
-    "web_search_options": Unsupported("there is no web search"),
-}
+class Table(dict[str, Unsupported]):
+    """The fields of one kind of body, with a quick look at all of them."""
 
-COMPLETION: dict[str, Unsupported] = {
-    "echo": Unsupported("the prompt is not repeated in the answer", (False,)),
-    "suffix": Unsupported("text is only continued, not filled in", ("",)),
-}
+    def __init__(self, fields: dict[str, Unsupported]) -> None:
+        super().__init__(fields)
+        self.read = attrgetter(*fields)
+        self.absent = (UNSET,) * len(fields)
+
+
+CHAT = Table(
+    {
+        "audio": Unsupported("answers are text"),
+        "function_call": Unsupported("use `tool_choice`", ("none",)),
+        "functions": Unsupported("use `tools`", ([],)),
+        "metadata": Unsupported("answers are not stored", ({},)),
+        "modalities": Unsupported("answers are text", (["text"],)),
+        "moderation": Unsupported("there is no moderation model"),
+        "prediction": Unsupported("predicted outputs are not available"),
+        "prompt_cache_options": Unsupported(
+            "prefixes are cached automatically, without breakpoints or a promised lifetime",
+            ({}, {"mode": "implicit"}),
+        ),
+        "prompt_cache_retention": Unsupported(
+            "prefixes are cached in memory for as long as there is room", ("in_memory",)
+        ),
+        "reasoning_effort": Unsupported("it is the model's own"),
+        "store": Unsupported("answers are not stored", (False,)),
+        "verbosity": Unsupported("say it in the prompt", ("medium",)),
+        "web_search_options": Unsupported("there is no web search"),
+    }
+)
+
+COMPLETION = Table(
+    {
+        "echo": Unsupported("the prompt is not repeated in the answer", (False,)),
+        "suffix": Unsupported("text is only continued, not filled in", ("",)),
+    }
+)
 
 
 Undecoded = Raw | UnsetType
@@ -54,8 +68,10 @@ Undecoded = Raw | UnsetType
 MAX_HARMLESS_BYTES = 64
 
 
-def refuse_unsupported(body: msgspec.Struct, table: dict[str, Unsupported]) -> None:
+def refuse_unsupported(body: msgspec.Struct, table: Table) -> None:
     """Raise for the first field of the table that asks for something."""
+    if table.read(body) == table.absent:
+        return
     for name, entry in table.items():
         value = getattr(body, name)
         if value is not UNSET and not _is_harmless(value, entry):
