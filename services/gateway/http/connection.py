@@ -37,6 +37,9 @@ class End(IntEnum):
     """The transport was told to close; it may still be flushing."""
 
 
+_OPEN, _HALF_CLOSED, _CLOSED = End  # see `exchange.py`
+
+
 class Connection(asyncio.Protocol):
     """Protocol of one accepted connection."""
 
@@ -50,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._out = cast(Outgoing, None)
         self._exchange: Exchange | None = None
         self._is_advancing = False
-        self._end = End.OPEN
+        self._end = _OPEN
         self._deadline = _NEVER
         self._free_since = 0.0
 
@@ -69,7 +72,7 @@ class Connection(asyncio.Protocol):
     @property
     def stage(self) -> str:
         """`idle`, `reading`, `waiting`, `streaming` or `closing`, for metrics."""
-        if self._end is not End.OPEN:
+        if self._end is not _OPEN:
             return "closing"
         if self._exchange is not None:
             return "streaming" if self._exchange.stage is Stage.STREAMING else "waiting"
@@ -93,7 +96,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._end is not End.OPEN:
+        if self._end is not _OPEN:
             return
         self._intake.add(data)
         if self._exchange is None and not self._out.is_paused:
@@ -109,7 +112,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end = End.CLOSED
+        self._end = _CLOSED
         self._shell.connections.discard(self)
         self._intake.drop()
         self._lose()
@@ -122,7 +125,7 @@ class Connection(asyncio.Protocol):
     @override
     def resume_writing(self) -> None:
         self._out.is_paused = False
-        if self._exchange is None and self._end is End.OPEN:
+        if self._exchange is None and self._end is _OPEN:
             self._advance()
 
     # Called by the exchange
@@ -133,8 +136,9 @@ class Connection(asyncio.Protocol):
 
     def send_stream(self, data: bytes) -> None:
         """Hand bytes of a stream to the transport, or cut the client if too much of it waits already."""
-        self._out.send(data)
-        if self._out.is_paused and self.buffered_bytes > self._settings.max_write_buffer_bytes:
+        out = self._out
+        out.send(data)
+        if out.is_paused and self.buffered_bytes > self._settings.max_write_buffer_bytes:
             self._cut_slow_client()
 
     def build_head(self, status: int, content_type: str, framing: str, headers: Pairs) -> bytes:
@@ -145,7 +149,7 @@ class Connection(asyncio.Protocol):
     def finish(self, *, keep_alive: bool) -> None:
         """The answer is written: go on with the next request, or end."""
         self._exchange = None
-        if self._end is not End.OPEN:
+        if self._end is not _OPEN:
             return
         if not keep_alive or self._shell.is_draining:
             self._half_close()
@@ -168,7 +172,7 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Enforce what is due."""
-        is_stuck = self._out.is_paused or (self._end is not End.OPEN and self.buffered_bytes > 0)
+        is_stuck = self._out.is_paused or (self._end is not _OPEN and self.buffered_bytes > 0)
         if not is_stuck:
             if now >= self._deadline:
                 self._expire()
@@ -177,12 +181,12 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """End an idle connection gently; others end after their answer because the server is draining."""
-        if self._end is End.OPEN and self._exchange is None and self._intake.is_between:
+        if self._end is _OPEN and self._exchange is None and self._intake.is_between:
             self._half_close()
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        self._end = End.CLOSED
+        self._end = _CLOSED
         self._transport.abort()
         self._lose()
 
@@ -192,7 +196,7 @@ class Connection(asyncio.Protocol):
         """Start what has come until one request is pending or nothing is left."""
         self._is_advancing = True
         for _ in range(_REQUESTS_PER_TICK):
-            if self._exchange is not None or self._end is not End.OPEN or self._out.is_paused:
+            if self._exchange is not None or self._end is not _OPEN or self._out.is_paused:
                 break
             now = self._shell.loop.time()
             match self._intake.next(now):
@@ -270,7 +274,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _half_close(self) -> None:
-        self._end = End.HALF_CLOSED
+        self._end = _HALF_CLOSED
         self._wind_up()
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -279,9 +283,9 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        if self._end is End.CLOSED:
+        if self._end is _CLOSED:
             return  # asyncio's TLS transport falls apart at a second close
-        self._end = End.CLOSED
+        self._end = _CLOSED
         self._wind_up()
         self._transport.close()
 
@@ -292,9 +296,9 @@ class Connection(asyncio.Protocol):
         self._deadline = now + self._settings.linger_s
 
     def _expire(self) -> None:
-        if self._end is End.HALF_CLOSED:
+        if self._end is _HALF_CLOSED:
             self._close()
-        elif self._end is End.CLOSED:
+        elif self._end is _CLOSED:
             self.abort()
         elif self._intake.is_between:
             self._half_close()

@@ -43,6 +43,7 @@ class Exchange:
         "_is_flowing",
         "_is_silent",
         "_parts",
+        "_send",
         "body",
         "headers",
         "is_http10",
@@ -58,6 +59,7 @@ class Exchange:
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self._connection = connection
+        self._send = connection.send_stream
         self.method = request.method
         self.path = request.path
         """Decoded, without the query."""
@@ -78,7 +80,7 @@ class Exchange:
         self._parts: list[bytes] = []
         self._is_chunked = False
         self._is_flowing = False
-        """The head has left and chunks are wanted: the usual state of a stream."""
+        """The stream is open, its head has left, and chunks are wanted: the usual state."""
         self._is_silent = request.method == "HEAD"
 
     @property
@@ -171,12 +173,17 @@ class Exchange:
 
     def flush(self) -> None:
         """Send what this tick has gathered; called by the outbox."""
-        if self.stage is not _STREAMING:
-            return
-        data = self._take()
-        if data:
-            self._connection.send_stream(data)
-            self._is_flowing = self._is_chunked and not self._is_silent
+        if self._is_flowing:
+            parts = self._parts
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            if data:
+                self._send(b"%x\r\n%b\r\n" % (len(data), data))
+        elif self.stage is _STREAMING:
+            data = self._take()
+            if data:
+                self._send(data)
+                self._is_flowing = self._is_chunked and not self._is_silent and self.is_open
 
     def lose(self) -> None:
         """Called by the connection when the client is gone."""
@@ -189,6 +196,7 @@ class Exchange:
 
     def _over(self) -> None:
         self.stage = _OVER
+        self._is_flowing = False
         self.on_disconnect = None
         self._parts.clear()
 
@@ -206,8 +214,6 @@ class Exchange:
         parts = self._parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        if self._is_flowing:
-            return chunk(data) if data else data
         if self._is_silent:
             data = b""
         elif data and self._is_chunked:

@@ -57,12 +57,15 @@ class Phase(IntEnum):
     BODY = 2
 
 
+_BETWEEN, _HEAD, _BODY = Phase  # see `exchange.py`
+
+
 class RequestParser:
     """Push parser; finished requests wait in `ready`. After `RequestRefused` it must not be fed again."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self.ready: deque[Request] = deque()
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.began_at = 0.0
         """When the first byte of the request under way came."""
         self.is_continue_due = False
@@ -99,7 +102,7 @@ class RequestParser:
                 raise RequestRefused(400, f"Not a valid HTTP/1.1 request: {error}.") from None
             else:
                 break
-        if self.phase is not Phase.BETWEEN:
+        if self.phase is not _BETWEEN:
             self._bound_unfinished_field(len(data))
 
     def drop_body(self) -> None:
@@ -136,7 +139,7 @@ class RequestParser:
         """A request's first byte."""
         if self._is_replaying:
             return
-        self.phase = Phase.HEAD
+        self.phase = _HEAD
         self.began_at = self._now
         self._target = b""
         self._lines = []
@@ -155,7 +158,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field; after the head it is a trailer, which nothing here has a use for. Called most often, so it only keeps."""
-        if self.phase is Phase.HEAD:
+        if self.phase is _HEAD:
             self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -178,7 +181,7 @@ class RequestParser:
             raise RequestRefused(400, "The header field host is missing.")
         self._judge_body(headers, is_http10=is_http10)
         self._is_upgrade = llhttp.should_upgrade()
-        self.phase = Phase.BODY
+        self.phase = _BODY
         self._request = Request(
             method=method,
             path=path,
@@ -248,7 +251,7 @@ class RequestParser:
             self._body = b""
         self._request = None
         self.is_continue_due = False
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.ready.append(request)
 
     def _head_too_large(self) -> RequestRefused:
