@@ -8,6 +8,7 @@ import pytest
 
 from shared.errors import (
     BusClosed,
+    BusError,
     NoResponder,
     RemoteBusy,
     RemoteFailed,
@@ -18,6 +19,7 @@ from shared.messages import (
     Accepted,
     Cancel,
     GatewayHeartbeat,
+    Message,
     Resend,
     Resent,
 )
@@ -189,5 +191,50 @@ def test_only_requests_can_be_requested(world: World):
 
         with pytest.raises(TypeError, match="published, not requested"):
             await bus.request(GatewayHeartbeat(gateway=GatewayId("g"), beat=1), timeout_s=1)
+
+    world.run(scenario)
+
+
+def test_who_asks_is_called_back_once_with_the_reply_or_the_error(world: World):
+    async def scenario(world: World) -> None:
+        client, server = await world.bus(), await world.bus()
+        never = asyncio.Event()
+
+        async def hang(message: Resend) -> Resent:
+            await never.wait()
+            return await answer(message)
+
+        await server.serve(Resend, answer, engine=E1)
+        await server.serve(Resend, hang, engine=E2)
+        told: list[Message | BusError] = []
+        client.ask(resend(7), timeout_s=5, on_answer=told.append)
+        assert [] == told
+        await until(lambda: len(told) == 1)
+        client.ask(resend(engine=new_engine_id()), timeout_s=5, on_answer=told.append)
+        await until(lambda: len(told) == 2)
+        client.ask(resend(engine=E2), timeout_s=0.1, on_answer=told.append)
+        await until(lambda: len(told) == 3)
+        never.set()
+        await client.request(resend(8), timeout_s=5)
+
+        assert Resent(engine=E1, stream=StreamNo(7), gone=True) == told[0]
+        assert [NoResponder, RequestTimeout] == [type(error) for error in told[1:]]
+
+    world.run(scenario)
+
+
+def test_a_fault_of_who_asked_does_not_end_the_answers_of_others(world: World):
+    async def scenario(world: World) -> None:
+        client, server = await world.bus(), await world.bus()
+        await server.serve(Resend, answer, engine=E1)
+
+        def raises(_: Message | BusError) -> None:
+            raise RuntimeError("at fault")
+
+        client.ask(resend(1), timeout_s=5, on_answer=raises)
+
+        reply = await client.request(resend(2), timeout_s=5)
+        assert Resent(engine=E1, stream=StreamNo(2), gone=True) == reply
+        assert 1 == client.counts.handler_errors
 
     world.run(scenario)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.gateway.metrics import GatewayMetrics, Reading, Spread
+from services.gateway.metrics import GatewayMetrics, Reading, Spread, Total
 from shared.messages import Priority
 
 
@@ -41,3 +41,16 @@ def test_readings_are_read_at_each_scrape():
     assert 'headrace_gateway_things{kind="b"} 5.0' in page
     assert "headrace_gateway_all_total 9.0" in page
     assert 1 == page.count("# TYPE headrace_gateway_things ")
+
+
+def test_a_total_counts_by_its_labels():
+    total = Total("x", "Text.", ("kind", "class"))
+    for priority in (Priority.DEFAULT, Priority.DEFAULT, Priority.BATCH):
+        total.counts["a", priority] += 1
+
+    (family,) = total.collect()
+
+    assert [
+        ("headrace_gateway_x_total", {"kind": "a", "class": "default"}, 2),
+        ("headrace_gateway_x_total", {"kind": "a", "class": "batch"}, 1),
+    ] == [(s.name, s.labels, s.value) for s in family.samples]
