@@ -44,6 +44,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("headrace")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what changes the size of a test."""
+    parser.addoption(
+        "--sim-hours", type=float, default=1.0, help="virtual time of tests/sim/test_day.py"
+    )
+
+
 class LeftoverError(AssertionError):
     """A test left something running, or reached for what it may not."""
 

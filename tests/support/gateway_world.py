@@ -112,6 +112,11 @@ class EngineHandle:
         self.bus.cut()
         self.is_killed = True
 
+    def bury(self) -> None:
+        """End what a killed engine still does in here."""
+        assert self.task is not None
+        self.task.cancel()
+
     def drain(self) -> None:
         """Do what the first signal does."""
         self.runtime.health.move(HealthState.DRAINING)
@@ -172,20 +177,18 @@ class GatewayWorld:
 
     async def add_engine(self, *, max_waiting: int = 512, **fake) -> EngineHandle:
         """Start an engine and wait until all gateways see it ready."""
-        runtime = Runtime(self.group)
         settings = EngineSettings(
             service=SERVICE,
             backend="fake",
             max_waiting=max_waiting,
             fake=msgspec.convert(fake, FakeSettings),
         )
-        bus = await MemoryBus.join(self.hub, group=self.group, name="engine")
-        backend = FakeEngine(settings.fake)
-        service = EngineService(settings, backend, bus, engine=new_engine_id(), host="sim")
-        handle = EngineHandle(service, backend, bus, runtime)
-        handle.task = self.group.create_task(service.run(runtime))
-        self.engines.append(handle)
         ready = [gateway.lookout.ready() for gateway in self.gateways]
+        started: asyncio.Future[EngineHandle] = self.loop.create_future()
+        task = self.group.create_task(self._live(settings, started))
+        handle = await started
+        handle.task = task
+        self.engines.append(handle)
         await self.until(
             lambda: all(
                 gateway.lookout.ready() > before
@@ -193,6 +196,18 @@ class GatewayWorld:
             )
         )
         return handle
+
+    async def _live(self, settings: EngineSettings, started: asyncio.Future[EngineHandle]) -> None:
+        """Be an engine's process: what runs in it ends with it."""
+        with _ended():
+            async with asyncio.TaskGroup() as group:
+                runtime = Runtime(group)
+                bus = await MemoryBus.join(self.hub, group=group, name="engine")
+                backend = FakeEngine(settings.fake)
+                service = EngineService(settings, backend, bus, engine=new_engine_id(), host="sim")
+                started.set_result(EngineHandle(service, backend, bus, runtime))
+                await service.run(runtime)
+                raise _Over
 
     def start(
         self, call: Call, *, outlet: Recorder | None = None, tenant: str = "t", gateway: int = 0
