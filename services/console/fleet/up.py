@@ -171,9 +171,8 @@ class Up:
         else:
             answer = await first_answer(self.url, model=model, api_key=self._api_key)
             output.note(f"warm-up answer: {answer.strip()!r}")
-        # Small models wander off at OpenAI's default temperature of 1.
         messages = '[{"role": "user", "content": "What is the capital of France?"}]'
-        body = f'{{"model": "{model}", "stream": true, "temperature": 0.2, "messages": {messages}}}'
+        body = f'{{"model": "{model}", "stream": true, "messages": {messages}}}'
         auth = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if self._options.api_keys else ""
         output.line(
             f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)"
