@@ -1,4 +1,4 @@
-"""Which adapter serves. Imported only when chosen: vLLM takes ten seconds and gigabytes, aiohttp may not be installed."""
+"""Which adapter serves. Imported only when chosen: vLLM takes ten seconds and gigabytes, and is not there where only others serve."""
 
 from __future__ import annotations
 
