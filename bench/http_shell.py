@@ -30,6 +30,8 @@ from services.gateway.http.exchange import Exchange  # noqa: E402 - needs the pa
 from services.gateway.http.server import HttpServer  # noqa: E402
 from services.gateway.http.settings import HttpSettings  # noqa: E402
 
+MAX_BODY_BYTES = 8 << 20
+
 CHUNKS = 64
 WARM_UP_S = 0.3
 FEWEST_PIECES = 300
@@ -138,7 +140,7 @@ async def serve_protocol(sources: dict[str, Source], *, merged: bool) -> int:
         write = exchange.write if merged else write_through
         source.add((write, exchange.end, lambda: exchange.buffered_bytes))
 
-    server = HttpServer(HttpSettings(port=0), handle)
+    server = HttpServer(HttpSettings(port=0), handle, max_body_bytes=MAX_BODY_BYTES)
     await server.start()
     return server.port
 

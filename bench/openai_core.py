@@ -122,7 +122,7 @@ def render_cases() -> dict[str, Callable[[], object]]:
 
 def answer(call: Any, plain: Delta, last: Delta) -> bytes:
     """Collect a whole answer."""
-    built = AnswerBuilder(call, limits=LIMITS, **IDS)
+    built = AnswerBuilder(call, **IDS)
     for _ in range(ANSWER_TOKENS - 1):
         built.add(plain, 0)
     built.add(last, 0)

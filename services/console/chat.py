@@ -19,12 +19,15 @@ async def chat(
     api_key: str | None,
     system: str | None,
     max_tokens: int,
-    temperature: float,
+    temperature: float | None,
 ) -> int:
     """Talk until end of input; return the exit code. Raises `UserError` where no server answers."""
     async with OpenAiHttp(url, api_key=api_key) as server:
         name = await server.model_or_first(model)
         output.note(f"{name} at {server.base}. {HELP}")
+        options: dict[str, Any] = {"model": name, "max_tokens": max_tokens}
+        if temperature is not None:
+            options["temperature"] = temperature
         opening = [{"role": "system", "content": system}] if system else []
         messages: list[dict[str, Any]] = list(opening)
         while (asked := await asyncio.to_thread(_read)) is not None:
@@ -32,15 +35,7 @@ async def chat(
                 messages = list(opening)
             elif asked:
                 messages.append({"role": "user", "content": asked})
-                answer = await _answer(
-                    server,
-                    {
-                        "model": name,
-                        "messages": messages,
-                        "max_tokens": max_tokens,
-                        "temperature": temperature,
-                    },
-                )
+                answer = await _answer(server, options | {"messages": messages})
                 if answer is None:
                     messages.pop()
                 else:

@@ -217,9 +217,8 @@ def _chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperature",
         type=float,
-        default=0.2,
         metavar="T",
-        help="0 for the likeliest words; small models wander off at 1 (default: 0.2)",
+        help="0 for the likeliest words, up to 2 (default: the model's own)",
     )
     parser.add_argument(
         "--max-tokens",

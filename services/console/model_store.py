@@ -45,6 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """File that it was made from."""
     source_sha256: str
     dtype: str
+    sampling: dict[str, float] = {}
+    """What the model does where a request names no sampling, as far as the recipe says; it stands in `GENERATION`."""
     files: dict[str, FileRecord]
 
 

@@ -1,21 +1,19 @@
-"""Which adapter serves. Imported only when chosen: vLLM takes ten seconds and gigabytes, aiohttp may not be installed."""
+"""Which adapter serves. Imported only when chosen: vLLM takes ten seconds and gigabytes, and is not there where only others serve."""
 
 from __future__ import annotations
 
-from services.engine.ports import InferenceEngine
-from services.engine.settings import EngineSettings
+from functools import partial
+
+from services.engine.adapters.late import LateEngine
+from services.engine.ports import EngineFailedError, InferenceEngine
+from services.engine.settings import EngineSettings, VllmSettings
 
 
 def make_backend(settings: EngineSettings) -> InferenceEngine:
     """Return the backend that the settings name, not yet started."""
     match settings.backend:
         case "vllm":
-            from services.engine.adapters.vllm_preload import preload  # noqa: PLC0415
-
-            preload()
-            from services.engine.adapters.vllm_engine import VllmEngine  # noqa: PLC0415
-
-            return VllmEngine(settings.vllm)
+            return LateEngine(partial(_vllm, settings.vllm))
         case "fake":
             from services.engine.adapters.fake import FakeEngine  # noqa: PLC0415
 
@@ -24,3 +22,17 @@ def make_backend(settings: EngineSettings) -> InferenceEngine:
             from services.engine.adapters.openai_url import OpenAiEngine  # noqa: PLC0415
 
             return OpenAiEngine(settings.openai)
+
+
+def _vllm(settings: VllmSettings) -> InferenceEngine:
+    """Return real vLLM. Raises `EngineFailedError`."""
+    try:
+        from services.engine.adapters.vllm_preload import preload  # noqa: PLC0415
+
+        preload()
+        from services.engine.adapters.vllm_engine import VllmEngine  # noqa: PLC0415
+    except (
+        Exception
+    ) as error:  # an import meets all of vLLM's libraries, and each raises what it likes
+        raise EngineFailedError(f"vLLM cannot be imported: {error!r}") from error
+    return VllmEngine(settings)

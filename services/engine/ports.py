@@ -88,7 +88,10 @@ class InferenceEngine(Protocol):
     """A backend that turns prompts into tokens."""
 
     async def start(self, sink: Sink) -> Limits:
-        """Load and become ready. Called once. Raises `EngineFailedError`."""
+        """Load and become ready. Called once. Raises `EngineFailedError`.
+
+        May be interrupted (`asyncio.CancelledError`); then, as after a failure, `stop` frees what was begun.
+        """
         ...
 
     async def submit(self, job: Job) -> int:
@@ -97,6 +100,8 @@ class InferenceEngine(Protocol):
         Pieces follow through the sink, maybe before the return.
 
         Raises `RefusedError`, `EngineFailedError`. The same key twice is refused as INVALID.
+        One that is interrupted (`asyncio.CancelledError`) leaves nothing behind: no piece follows, no place is held.
+        The shell calls `cancel` after it all the same, since it cannot know whether the interruption came too late.
         """
         ...
 
@@ -105,7 +110,7 @@ class InferenceEngine(Protocol):
         ...
 
     def load(self) -> Load:
-        """Return the current load. Cheap, no side effect."""
+        """Return the current load. Cheap, no side effect. Legal from the end of `start` on, also when the backend is dead."""
         ...
 
     async def failed(self) -> str:
@@ -113,5 +118,5 @@ class InferenceEngine(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Abort what runs and free everything within a few seconds. A second call changes nothing."""
+        """Abort what runs and free everything within a few seconds. A second call changes nothing; nor does one before `start`."""
         ...

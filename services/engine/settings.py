@@ -45,8 +45,6 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """File with a Jinja chat template; none: the model's own."""
     tool_call_parser: str | None = None
     """vLLM's name of the parser that finds tool calls in the text; none: no `auto` tool choice."""
-    reasoning_parser: str | None = None
-    """vLLM's name of the parser that splits reasoning from the answer."""
     template_timeout_s: float = 5.0
     """Deadline of rendering one chat prompt: a template may loop for ever."""
     extra_args: dict[str, object] = {}

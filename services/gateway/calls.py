@@ -292,6 +292,10 @@ class Calls:
             return
         if news is not None:
             part.show(news)
+        too_large = None if part.is_live else part.call.too_large()
+        if too_large is not None:
+            self._end(part.call, Outcome.FAILED, too_large)
+            return
         if delta.extra is not None and delta.extra.usage is not None:
             part.finish(delta.extra.usage)
             self._placement.leave(part, cancel=False)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from services.gateway.call import ApiError
 from services.gateway.http.server import HttpServer
 from services.gateway.http.settings import HttpSettings
 from services.gateway.http_api import HttpApi
 from services.gateway.nats_announce import Announcement
 from services.gateway.nats_api import NatsApi
+from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.refusal import body_too_large
 
 IDLE_CLOSE_S = 1.0
 """How long connections get, after the last call has ended, to be closed politely."""
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 
-def api_error_body(status: int, message: str) -> tuple[str, bytes]:
+def api_error_body(limits: RequestLimits, status: int, message: str) -> tuple[str, bytes]:
     """Return OpenAI's error object for what the HTTP server refuses by itself."""
     error = ApiError(status, message, kind="invalid_request_error")
-    if status >= 500:  # noqa: PLR2004
+    if status == 413:  # noqa: PLR2004
+        error = body_too_large(limits)
+    elif status >= 500:  # noqa: PLR2004
         error = ApiError(status, message, kind="server_error")
     return "application/json", error.body()
 
@@ -25,10 +31,15 @@ def api_error_body(status: int, message: str) -> tuple[str, bytes]:
 class HttpDoor:
     """See `Door`."""
 
-    def __init__(self, settings: HttpSettings, api: HttpApi) -> None:
+    def __init__(self, settings: HttpSettings, api: HttpApi, limits: RequestLimits) -> None:
         self._settings = settings
         self._api = api
-        self.server = HttpServer(settings, api.handle, error_body=api_error_body)
+        self.server = HttpServer(
+            settings,
+            api.handle,
+            max_body_bytes=limits.max_body_bytes,
+            error_body=partial(api_error_body, limits),
+        )
         self.url = ""
 
     async def start(self) -> None:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from services.gateway.call import ApiError, Call
 from services.gateway.http.exchange import Exchange
-from services.gateway.openai.answer import AnswerBuilder
+from services.gateway.openai.answer import AnswerBuilder, answer_too_large
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.render import ChunkRenderer
 from shared.clock import unix_time_s
@@ -66,6 +66,11 @@ class SseOutlet:
     @override
     def __repr__(self) -> str:
         return f"<SseOutlet {self._exchange}>"
+
+    def too_large(self, chars: int) -> ApiError | None:
+        """See `Outlet`."""
+        del chars
+        return None
 
     def begin(self, request: RequestId) -> None:
         """See `Outlet`."""
@@ -132,12 +137,14 @@ class JsonOutlet:
     def __repr__(self) -> str:
         return f"<JsonOutlet {self._exchange}>"
 
+    def too_large(self, chars: int) -> ApiError | None:
+        """See `Outlet`."""
+        return answer_too_large() if chars > self._limits.max_answer_chars else None
+
     def begin(self, request: RequestId) -> None:
         """See `Outlet`."""
         self._request = request
-        self._builder = AnswerBuilder(
-            self._call, request_id=request, created=unix_time_s(), limits=self._limits
-        )
+        self._builder = AnswerBuilder(self._call, request_id=request, created=unix_time_s())
 
     def delta(self, delta: Delta, choice: int) -> None:
         """See `Outlet`."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from services.gateway.call import ApiError, Call
-from services.gateway.openai.answer import AnswerBuilder
+from services.gateway.openai.answer import AnswerBuilder, answer_too_large
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.render import PayloadRenderer
 from shared.clock import unix_time_s
@@ -55,6 +55,11 @@ class ReplyTo:
     def __repr__(self) -> str:
         return f"<ReplyTo {self.subject}{' over' if self._on_over is None else ''}>"
 
+    @property
+    def max_bytes(self) -> int:
+        """The largest message that the server takes."""
+        return self._wire.max_payload
+
     def send(self, payload: bytes, headers: dict[str, str] | None = None) -> None:
         """Send without waiting; nothing after the last message. Raises `TooBig`."""
         if self._on_over is None:
@@ -95,6 +100,11 @@ class NatsStream:
         self._renderer: PayloadRenderer | None = None
         self._ids: dict[str, str] = {}
         self._first: dict[str, str] | None = None
+
+    def too_large(self, chars: int) -> ApiError | None:
+        """See `Outlet`."""
+        del chars
+        return None
 
     def begin(self, request: RequestId) -> None:
         """See `Outlet`. Chat begins with the role chunk; a completion's first text carries the id."""
@@ -145,12 +155,18 @@ class NatsAnswer:
         self._builder: AnswerBuilder | None = None
         self._headers: dict[str, str] = {}
 
+    def too_large(self, chars: int) -> ApiError | None:
+        """See `Outlet`. Text is no shorter as JSON; what log probabilities take is only estimated, so that the server has to judge."""
+        if chars > self._limits.max_answer_chars:
+            return answer_too_large()
+        if chars > self._to.max_bytes and self._call.sampling.logprobs is None:
+            return _too_large(TooBig(chars, self._to.max_bytes))
+        return None
+
     def begin(self, request: RequestId) -> None:
         """See `Outlet`."""
         self._headers = {API_REQUEST_ID_HEADER: request}
-        self._builder = AnswerBuilder(
-            self._call, request_id=request, created=unix_time_s(), limits=self._limits
-        )
+        self._builder = AnswerBuilder(self._call, request_id=request, created=unix_time_s())
 
     def delta(self, delta: Delta, choice: int) -> None:
         """See `Outlet`."""
@@ -183,7 +199,8 @@ class NatsAnswer:
 def _too_large(error: TooBig) -> ApiError:
     return ApiError(
         500,
-        f"The answer needs a message of {error.payload_bytes} bytes; the NATS server takes {error.max_bytes}. Use `stream`, or HTTP.",
+        f"The answer needs a message of at least {error.payload_bytes} bytes; the NATS server takes {error.max_bytes}. "
+        "Use `stream`, or HTTP.",
         kind="server_error",
         code="answer_too_large",
     )

@@ -36,6 +36,13 @@ class Outlet(Protocol):
         """Whether deltas are wanted as they come, not all at the end."""
         ...
 
+    def too_large(self, chars: int) -> ApiError | None:
+        """Return why an answer of so many characters (`answer.chars_of`) cannot be sent; asked while deltas wait for its end.
+
+        Then no more of it is generated.
+        """
+        ...
+
     def begin(self, request: RequestId) -> None:
         """All prompts are at their engines: from here on the status cannot change any more."""
         ...

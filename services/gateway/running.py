@@ -10,6 +10,7 @@ from typing_extensions import override
 from services.gateway.admission.verdict import Ticket
 from services.gateway.call import ApiError, Call
 from services.gateway.continuation import Replay, Way, is_exact, ways_of
+from services.gateway.openai.answer import chars_of
 from services.gateway.outlet import Caller, Outlet
 from services.gateway.phases import (
     CALL_LIFE,
@@ -42,6 +43,7 @@ class Part:
         "first_choice",
         "has_begun",
         "held",
+        "held_chars",
         "is_live",
         "last_error",
         "losses",
@@ -85,6 +87,7 @@ class Part:
         self.is_live = False
         """Deltas go to the client as they come; else they are held."""
         self.held: list[Delta] = []
+        self.held_chars = 0
         self.said = self._nothing_said()
         """What the client has or is about to have, by choice."""
         self.way: Way | None = None
@@ -141,6 +144,7 @@ class Part:
             self._is_fast = self._replay is None
         else:
             self.held.append(delta)
+            self.held_chars += chars_of(delta)
 
     def go_live(self) -> None:
         """Pass on what was held, and hold nothing back from now on."""
@@ -155,6 +159,7 @@ class Part:
         for delta in self.held:
             self._emit(delta, self.first_choice + delta.choice)
         self.held.clear()
+        self.held_chars = 0
 
     def begin_attempt(self, engine: EngineId, stream: StreamNo, *, now: float) -> None:
         """Note where the part is being placed."""
@@ -189,6 +194,7 @@ class Part:
             # Nobody has seen any of it.
             self.way = None
             self.held.clear()
+            self.held_chars = 0
             self.said = self._nothing_said()
             return True
         self._is_seam_due = self.way is not None
@@ -265,6 +271,10 @@ class RunningCall:
     def is_over(self) -> bool:
         """Whether the client has had its end."""
         return self.phase is CallPhase.OVER
+
+    def too_large(self) -> ApiError | None:
+        """Return why the answer that is being held cannot be sent any more."""
+        return self.outlet.too_large(sum(part.held_chars for part in self.parts))
 
     @property
     def choices(self) -> int:

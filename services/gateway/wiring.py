@@ -93,7 +93,7 @@ def http_door(chosen: GatewaySettings, service: GatewayService) -> HttpDoor:
         ),
     )
     api = HttpApi(service.calls, service.reception, service.lookout, pages, chosen.api)
-    door = HttpDoor(chosen.http, api)
+    door = HttpDoor(chosen.http, api, chosen.limits)
     service.metrics.watch(http_readings(door.server))
     return door
 

@@ -8,9 +8,13 @@ import math
 
 import pytest
 
-from services.engine.ports import RefusedError
+from services.engine.adapters.fake import FakeEngine
+from services.engine.adapters.openai_url import OpenAiEngine
+from services.engine.ports import InferenceEngine, RefusedError
+from services.engine.settings import FakeSettings, OpenAiSettings
 from shared.messages import ChatPrompt, Finish, RefuseReason, TextPrompt, TokensPrompt
 from tests.support.engine_rig import EngineRig, is_last, job_of
+from tests.support.nats_server import free_port
 
 HELLO = ChatPrompt(messages_json=b'[{"role": "user", "content": "Tell me about rivers."}]')
 SETTLE_S = 0.5
@@ -267,17 +271,36 @@ def test_a_cancel_while_it_is_submitted_ends_it(engine_rig: EngineRig):
     engine_rig.run(scenario())
 
 
-def test_a_submit_whose_caller_gives_up_leaves_nothing(engine_rig: EngineRig):
+@pytest.mark.parametrize("gives_up_s", [0, 0.002, 0.02])
+def test_a_submit_whose_caller_gives_up_leaves_nothing(engine_rig: EngineRig, gives_up_s):
     async def scenario():
         job = job_of(HELLO, max_tokens=400, ignore_eos=True)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
+        try:
+            async with asyncio.timeout(gives_up_s):
                 await engine_rig.engine.submit(job)
+        except TimeoutError:
+            pass
+        else:
+            assert gives_up_s > 0
+            engine_rig.engine.cancel(job.key)
         count = len(engine_rig.pieces.of[job.key])
         await asyncio.sleep(SETTLE_S)
 
         assert len(engine_rig.pieces.of[job.key]) == count
         assert await is_idle(engine_rig)
+
+    engine_rig.run(scenario())
+
+
+def test_a_cancel_after_a_submit_that_was_given_up_does_no_harm(engine_rig: EngineRig):
+    async def scenario():
+        job, other = job_of(max_tokens=400), job_of(max_tokens=8, ignore_eos=True)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await engine_rig.engine.submit(job)
+        engine_rig.engine.cancel(job.key)
+
+        check_protocol(await engine_rig.answer(other))
 
     engine_rig.run(scenario())
 
@@ -295,6 +318,36 @@ def test_unknown_keys_are_ignored(engine_rig: EngineRig):
         engine_rig.engine.cancel("nobody:1")
 
     engine_rig.run(scenario())
+
+
+# --- start and stop
+
+
+@pytest.mark.parametrize("kind", ["fake", "openai"])
+def test_a_start_that_is_interrupted_leaves_nothing_once_stopped(kind):
+    async def scenario():
+        engine = slow_to_start(kind)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await engine.start(lambda *_: None)
+        await engine.stop()
+        await engine.stop()
+
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["fake", "openai"])
+def test_stopping_what_was_never_started_changes_nothing(kind):
+    asyncio.run(slow_to_start(kind).stop())
+
+
+def slow_to_start(kind: str) -> InferenceEngine:
+    """A backend that is not ready for a while; real vLLM is in `tests/integration/test_vllm_death.py`."""
+    if kind == "fake":
+        return FakeEngine(FakeSettings(start_s=60.0))
+    return OpenAiEngine(OpenAiSettings(url=f"http://127.0.0.1:{free_port()}/v1"))
 
 
 # --- load

@@ -214,6 +214,7 @@ def test_a_server_that_dies_is_noticed():
             assert "probes" in reason
             with pytest.raises(EngineFailedError):
                 await on.answer("hello")
+            assert on.engine.load().running == 0
 
     asyncio.run(scenario())
 

@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from services.gateway.call import ApiError
+from services.gateway.openai.chat import parse_chat
+from services.gateway.openai.limits import RequestLimits
 from shared.keys import KeyFile, key_line
 from tests.support.gateway_site import CHAT, FAST, Site, events, run
 
@@ -116,6 +119,20 @@ def test_bad_requests_get_a_proper_status_also_where_a_stream_was_wanted(
         assert "application/json" == answer.headers["content-type"]
 
     run(scenario, engine=FAST)
+
+
+def test_a_body_over_the_bound_gets_one_error_whoever_notices_it():
+    limits = {"max_body_bytes": 500}
+
+    async def scenario(site: Site) -> None:
+        answer = await site.post(b"x" * 501)
+
+        with pytest.raises(ApiError) as parsed:
+            parse_chat(b"x" * 501, RequestLimits(**limits), seed=1)
+        assert (413, parsed.value.body()) == (answer.status, answer.body)
+        assert "request_too_large" == json.loads(answer.body)["error"]["code"]
+
+    run(scenario, limits=limits)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,19 @@ def test_the_timeout_header_ends_an_answer():
     run(scenario, engine=SLOW)
 
 
+def test_an_answer_too_large_for_one_piece_is_not_generated_to_its_end():
+    async def scenario(site: Site) -> None:
+        answer = await site.post(LONG)
+
+        error = json.loads(answer.body)["error"]
+        assert (500, "answer_too_large") == (answer.status, error["code"])
+        await until(lambda: not site.world.engines[0].live)
+        produced = site.world.engines[0].service._streams.completed_tokens
+        assert produced < LONG["max_tokens"] / 2
+
+    run(scenario, engine=FAST, limits={"max_answer_chars": 200})
+
+
 def test_full_queues_are_told_with_a_time_to_come_back():
     async def scenario(site: Site) -> None:
         wires = [await site.begin(LONG) for _ in range(3)]

@@ -18,7 +18,14 @@ from services.gateway.http.exchange import Exchange
 from services.gateway.http.server import HttpServer
 from services.gateway.http.settings import HttpSettings
 from shared.errors import UserError
-from tests.support.http_shell import LOOPS, make_certificate, run_on, served, until
+from tests.support.http_shell import (
+    LOOPS,
+    MAX_BODY_BYTES,
+    make_certificate,
+    run_on,
+    served,
+    until,
+)
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 BIG = bytes(range(256)) * 12_000
@@ -256,6 +263,8 @@ def test_key_that_does_not_fit_is_named(certificate):
 
     async def scenario():
         with pytest.raises(UserError, match="Cannot use the TLS certificate"):
-            await HttpServer(HttpSettings(port=0, tls_cert=cert), handle).start()
+            await HttpServer(
+                HttpSettings(port=0, tls_cert=cert), handle, max_body_bytes=MAX_BODY_BYTES
+            ).start()
 
     run_on("asyncio", scenario)

@@ -14,7 +14,7 @@ import pytest
 from services.gateway.http.server import HttpServer
 from services.gateway.http.settings import HttpSettings
 from shared.errors import UserError
-from tests.support.http_shell import LOOPS, run_on, served, until
+from tests.support.http_shell import LOOPS, MAX_BODY_BYTES, run_on, served, until
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -25,7 +25,11 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def server_for(**settings: Any) -> HttpServer:
-    return HttpServer(HttpSettings(**settings), lambda exchange: exchange.respond(200, b""))
+    return HttpServer(
+        HttpSettings(**settings),
+        lambda exchange: exchange.respond(200, b""),
+        max_body_bytes=MAX_BODY_BYTES,
+    )
 
 
 def test_drain_lets_running_requests_finish_and_says_close(run):

@@ -90,6 +90,31 @@ def test_a_core_that_stands_still_is_seen_and_one_that_dies_is_told(smollm2: Pat
     assert set(SHARED_MEMORY.iterdir()) <= before
 
 
+@pytest.mark.parametrize("after_s", [0.5, 2.5])
+def test_a_start_that_is_interrupted_leaves_nothing_once_stopped(smollm2: Path, after_s):
+    before, children = set(SHARED_MEMORY.iterdir()), children_now()
+
+    async def scenario():
+        engine = VllmEngine(settings_of(smollm2))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await engine.start(lambda *_: None)
+        await engine.stop()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asyncio.run(scenario())
+
+    assert children_now() <= children
+    assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+def children_now() -> set[str]:
+    """Return the process ids of this process's children, whichever of its threads began them."""
+    files = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return {pid for file in files for pid in file.read_text().split()}
+
+
 def test_a_model_that_is_none_fails_the_start(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     engine = VllmEngine(settings_of(tmp_path))

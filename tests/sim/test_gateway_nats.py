@@ -304,6 +304,24 @@ def test_an_answer_too_large_for_a_message_says_what_to_do():
     play(scenario)
 
 
+def test_an_answer_too_large_for_a_message_is_not_generated_to_its_end():
+    async def scenario(world: GatewayWorld) -> None:
+        world.hub.max_payload = 2000
+        await world.add_gateway()
+        engine = await world.add_engine(step_s=0.01)
+        asker = await Asker.join(world)
+        began = world.loop.time()
+
+        reply = await (await asker.ask(CHAT | {"max_tokens": 5000})).one()
+
+        assert "answer_too_large" == reply.json["error"]["code"]
+        assert world.loop.time() - began < 25
+        await world.until(lambda: not engine.live, timeout_s=1.0)
+        await world.assert_nothing_is_left()
+
+    play(scenario)
+
+
 def test_requests_are_shared_by_gateways_and_a_draining_one_takes_none():
     async def scenario(world: GatewayWorld) -> None:
         await world.add_gateway()

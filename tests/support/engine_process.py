@@ -45,9 +45,9 @@ class EngineProcess:
         self.beats.append(beat)
         self._beat.set()
 
-    async def state(self, state: EngineState) -> EngineHeartbeat:
+    async def state(self, state: EngineState, *, deadline_s: float = START_S) -> EngineHeartbeat:
         """Return a heartbeat of that state, once one has come."""
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(deadline_s):
             while not self.beats or self.beats[-1].state is not state:
                 if self.process.poll() is not None:
                     raise AssertionError(f"the engine ended:\n{self.log}")

@@ -48,6 +48,9 @@ class Recorder:
         self.begun = asyncio.Event()
         self.first = asyncio.Event()
 
+    def too_large(self, chars: int) -> ApiError | None:
+        return None
+
     def begin(self, request: RequestId) -> None:
         assert self.request is None
         assert not self.over.is_set()

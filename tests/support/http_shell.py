@@ -25,6 +25,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 SCENARIO_S = 30.0
+MAX_BODY_BYTES = 8 << 20
 
 
 def run_on(loop: str, scenario: Callable[[], Awaitable[None]]) -> None:
@@ -208,6 +209,7 @@ async def served(
     *,
     error_body: Callable[[int, str], tuple[str, bytes]] = plain_error,
     sock: socket.socket | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """Serve; the handler may leave exchanges unanswered for the test. At the end nothing may be left."""
@@ -217,7 +219,7 @@ async def served(
         handler(exchange)
 
     options = HttpSettings(**({"port": 0, "sweep_s": 0.02, "linger_s": 0.5} | settings))
-    server = HttpServer(options, handle, error_body=error_body)
+    server = HttpServer(options, handle, max_body_bytes=max_body_bytes, error_body=error_body)
     it = Served(server)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: it.faults.append(str(context)))

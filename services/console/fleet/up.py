@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,12 +22,14 @@ from services.console.fleet.plan import (
     engine_plans,
     gateway_plans,
 )
-from services.console.fleet.ready import FleetWatch, first_answer, gateway_ready, nats_greets
 from services.console.fleet.supervisor import Kept, Supervisor
 from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
 from shared.errors import UserError
-from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, read_secret
+
+if TYPE_CHECKING:
+    from services.console.fleet.ready import FleetWatch
+    from shared.bus import Bus
 
 NATS_STOP_S = 5.0
 PROGRESS_S = 0.5
@@ -61,7 +64,7 @@ class Up:
         self._env = {**env, "PYTHONPATH": str(root)}
         self._api_key = api_key
         self._supervisor = Supervisor(output.note)
-        self._bus: NatsBus | None = None
+        self._bus: Bus | None = None
         self._nats: Kept | None = None
         self._nursery: EngineNursery | None = None
 
@@ -109,6 +112,9 @@ class Up:
         if self._options.backend == "vllm":
             self._nursery = EngineNursery(group, env=self._env, log=self._instance.log("zygote"))
             await self._nursery.warm()
+        # Only now, here and below: half a second of imports, for which the zygote need not wait.
+        from services.console.fleet.ready import nats_greets  # noqa: PLC0415
+
         self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
         await nats_greets(self._options.nats_port)
         for plan in gateway_plans(self._options, secrets=secrets):
@@ -124,6 +130,9 @@ class Up:
     async def _start_engines(
         self, group: asyncio.TaskGroup, model: Model, secrets: dict[str, Path]
     ) -> None:
+        from services.console.fleet.ready import FleetWatch, gateway_ready  # noqa: PLC0415
+        from shared.natsbus import NatsBus  # noqa: PLC0415
+
         options = self._options
         plans = engine_plans(options, service=model.name, model=model.path, secrets=secrets)
         watch = FleetWatch(
@@ -164,6 +173,8 @@ class Up:
         output.progress_done()
 
     async def _greet(self, model: str) -> None:
+        from services.console.fleet.ready import first_answer  # noqa: PLC0415
+
         if self._options.api_keys and self._api_key is None:
             output.note(
                 "API keys are on and HEADRACE_API_KEY is not set: no warm-up prompt was sent"
@@ -171,9 +182,8 @@ class Up:
         else:
             answer = await first_answer(self.url, model=model, api_key=self._api_key)
             output.note(f"warm-up answer: {answer.strip()!r}")
-        # Small models wander off at OpenAI's default temperature of 1.
         messages = '[{"role": "user", "content": "What is the capital of France?"}]'
-        body = f'{{"model": "{model}", "stream": true, "temperature": 0.2, "messages": {messages}}}'
+        body = f'{{"model": "{model}", "stream": true, "messages": {messages}}}'
         auth = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if self._options.api_keys else ""
         output.line(
             f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)"

@@ -61,8 +61,6 @@ def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         # One backend, since the first request would choose for all; no free white space, in which small models never find an end.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
-    if settings.reasoning_parser:
-        args["reasoning_parser"] = settings.reasoning_parser
     args |= settings.extra_args
     if current_platform.is_cpu():
         args |= _cpu_defaults(settings) | settings.extra_args

@@ -18,7 +18,7 @@ class Intake:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._parser = RequestParser(shell.settings)
+        self._parser = RequestParser(shell.settings, max_body_bytes=shell.max_body_bytes)
         self._held: bytes | memoryview = b""
         self._refusal: RequestRefused | None = None
         self._body_bytes = 0

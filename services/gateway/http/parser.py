@@ -63,7 +63,7 @@ _BETWEEN, _HEAD, _BODY = Phase  # see `exchange.py`
 class RequestParser:
     """Push parser; finished requests wait in `ready`. After `RequestRefused` it must not be fed again."""
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, settings: HttpSettings, *, max_body_bytes: int) -> None:
         self.ready: deque[Request] = deque()
         self.phase = _BETWEEN
         self.began_at = 0.0
@@ -71,6 +71,7 @@ class RequestParser:
         self.is_continue_due = False
         """The client waits for `100 Continue` before it sends the body of the request under way."""
         self._settings = settings
+        self._max_body_bytes = max_body_bytes
         self._llhttp = httptools.HttpRequestParser(self)
         self._now = 0.0
         self._is_replaying = False
@@ -208,7 +209,7 @@ class RequestParser:
 
     def _judge_body(self, headers: Headers, *, is_http10: bool) -> None:
         length = headers.raw(b"content-length")
-        if length is not None and int(length) > self._settings.max_body_bytes:
+        if length is not None and int(length) > self._max_body_bytes:
             raise self._body_too_large()
         coding = headers.raw(b"transfer-encoding")
         if coding is not None:
@@ -231,7 +232,7 @@ class RequestParser:
         self._fed_bytes = 0
         self.is_continue_due = False
         body = self._body
-        if len(body) + len(piece) > self._settings.max_body_bytes:
+        if len(body) + len(piece) > self._max_body_bytes:
             raise self._body_too_large()
         if not body:
             self._body = piece
@@ -260,4 +261,4 @@ class RequestParser:
         )
 
     def _body_too_large(self) -> RequestRefused:
-        return RequestRefused(413, f"The body exceeds {self._settings.max_body_bytes} bytes.")
+        return RequestRefused(413, f"The body exceeds {self._max_body_bytes} bytes.")

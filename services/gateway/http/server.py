@@ -25,9 +25,16 @@ class HttpServer:
     """An HTTP/1 server; use `start`, then `close_listeners` and `drain`. Not restartable."""
 
     def __init__(
-        self, settings: HttpSettings, handler: Handler, *, error_body: ErrorBody = plain_error
+        self,
+        settings: HttpSettings,
+        handler: Handler,
+        *,
+        max_body_bytes: int,
+        error_body: ErrorBody = plain_error,
     ) -> None:
+        """A body over `max_body_bytes` is refused with 413, before it is read where Content-Length tells."""
         self._settings = settings
+        self._max_body_bytes = max_body_bytes
         self._handler = handler
         self._error_body = error_body
         self._shell: Shell | None = None
@@ -58,7 +65,9 @@ class HttpServer:
         """Listen, on the given bound TCP socket or on host and port. Raises `UserError` when the port is taken and the like."""
         settings, loop = self._settings, asyncio.get_running_loop()
         tls = tls_context(settings)
-        shell = Shell(settings, self._handler, self._error_body, loop)
+        shell = Shell(
+            settings, self._handler, self._error_body, loop, max_body_bytes=self._max_body_bytes
+        )
         shell.max_connections = connections_allowed(settings.max_connections)
         if sock is None:
             listeners = open_listeners(settings)

@@ -32,8 +32,6 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """All header fields together; 431 beyond. Tracing and auth proxies easily pass the usual 8 KiB."""
     max_headers: int = 200
     """Header fields; 431 beyond."""
-    max_body_bytes: int = 8 << 20
-    """Of one request; 413 beyond, before the body is read where Content-Length tells."""
     max_unfinished_body_bytes: int = 512 << 20
     """Of all requests that are still arriving, together; 503 beyond."""
     max_write_buffer_bytes: int = 1 << 20

@@ -79,8 +79,11 @@ class Shell:
         handler: Handler,
         error_body: ErrorBody,
         loop: asyncio.AbstractEventLoop,
+        *,
+        max_body_bytes: int,
     ) -> None:
         self.settings = settings
+        self.max_body_bytes = max_body_bytes
         self.handler = handler
         self.error_body = error_body
         self.loop = loop

@@ -1,4 +1,4 @@
-"""Deltas → the one body of an answer that is not streamed. Holds at most so many characters; more fails the answer."""
+"""Deltas → the one body of an answer that is not streamed, and how much of the bound of such an answer a delta takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from services.gateway.openai.ending import (
     failure_of,
     usage_object,
 )
-from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.logprobs import chat_logprobs, completion_logprobs
 from services.gateway.openai.responses import (
     AnsweredFunction,
@@ -33,6 +32,26 @@ from shared.messages import Delta, DeltaExtra, Finish, TokenLogprob, ToolCallDel
 
 LOGPROB_CHARS = 256
 """What an entry with log probabilities counts for against the bound."""
+
+
+def chars_of(delta: Delta) -> int:
+    """Return what a delta counts for against the bound of an answer in one piece."""
+    chars, extra = len(delta.text), delta.extra
+    if extra is not None:
+        chars += LOGPROB_CHARS * sum(1 + len(entry.top) for entry in extra.logprobs or ())
+        chars += sum(len(piece.arguments) for piece in extra.tool_calls or ())
+    return chars
+
+
+def answer_too_large() -> ApiError:
+    """Return the failure of an answer beyond the bound."""
+    return ApiError(
+        500,
+        "The answer is too large to be sent in one piece; use `stream`, or a smaller `max_tokens` or `n`.",
+        kind="server_error",
+        code="answer_too_large",
+    )
+
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,13 +79,10 @@ class _Choice(msgspec.Struct):
 class AnswerBuilder:
     """Collects one answer; it is over when `complete` or `failure` says so."""
 
-    def __init__(
-        self, call: Call, *, request_id: RequestId, created: int, limits: RequestLimits
-    ) -> None:
+    def __init__(self, call: Call, *, request_id: RequestId, created: int) -> None:
         self._call = call
         self._request_id = request_id
         self._created = created
-        self._chars_left = limits.max_answer_chars
         self._choices = [_Choice() for _ in range(choice_count(call))]
         self._unfinished = len(self._choices)
         self._note: Note | UnsetType = UNSET
@@ -86,10 +102,10 @@ class AnswerBuilder:
         """Take a delta of a choice; what comes after a failure is dropped."""
         if self.failure is not None:
             return
-        is_plain = delta.extra is None and delta.finish is None
-        self.failure = (None if is_plain else failure_of(delta)) or self._overflow(delta)
-        if self.failure is not None:
-            return
+        if delta.extra is not None or delta.finish is not None:
+            self.failure = failure_of(delta)
+            if self.failure is not None:
+                return
         state = self._choices[choice]
         if delta.text:
             state.texts.append(delta.text)
@@ -136,22 +152,6 @@ class AnswerBuilder:
             state.take_call(piece)
         if extra.stop_reason is not None:
             state.stop_reason = extra.stop_reason
-
-    def _overflow(self, delta: Delta) -> ApiError | None:
-        self._chars_left -= len(delta.text)
-        if delta.extra is not None:
-            self._chars_left -= LOGPROB_CHARS * sum(
-                1 + len(entry.top) for entry in delta.extra.logprobs or ()
-            )
-            self._chars_left -= sum(len(p.arguments) for p in delta.extra.tool_calls or ())
-        if self._chars_left >= 0:
-            return None
-        return ApiError(
-            500,
-            "The answer is too large to be sent in one piece; use `stream`, or a smaller `max_tokens` or `n`.",
-            kind="server_error",
-            code="answer_too_large",
-        )
 
     def _chat(self, index: int, state: _Choice) -> ChatChoice:
         assert state.finish is not None

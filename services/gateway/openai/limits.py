@@ -9,7 +9,9 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that protect the gateway and the engines; what a model can take is the engine's to say."""
 
     max_body_bytes: int = 4 * 1024 * 1024
-    """Size of the JSON body. A prompt of 128 k tokens is about 0.5 MB of English text; 4 MB of text hold the loop for some 30 ms."""
+    """Size of the JSON body at every door; 413 beyond, over HTTP before the body is read where Content-Length tells.
+    A prompt of 128 k tokens is about 0.5 MB of English text; 4 MB of text hold the loop for some 30 ms.
+    Each prompt must also fit a message of the NATS server (1 MiB)."""
     max_messages: int = 4096
     max_prompts: int = 256
     """Prompts of one completion request."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from services.gateway.call import ApiError, invalid
+from services.gateway.openai.limits import RequestLimits
 
 MAX_ECHO_CHARS = 64
 """How much of a client's own text comes back in a message."""
@@ -53,6 +54,16 @@ _ALLOWED = (
 def echo(text: str) -> str:
     """Return a client's text, cut to what an error message should repeat."""
     return text if len(text) <= MAX_ECHO_CHARS else text[:MAX_ECHO_CHARS] + "…"
+
+
+def body_too_large(limits: RequestLimits) -> ApiError:
+    """Return the refusal of a body beyond the bound, whoever notices it."""
+    return ApiError(
+        413,
+        f"The body exceeds {limits.max_body_bytes} bytes, the most that is taken.",
+        kind="invalid_request_error",
+        code="request_too_large",
+    )
 
 
 def malformed(error: Exception) -> ApiError:

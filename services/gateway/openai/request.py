@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from services.gateway.call import ApiError, invalid
+from services.gateway.call import invalid
 from services.gateway.openai.limits import RequestLimits
-from services.gateway.openai.refusal import from_validation, malformed
+from services.gateway.openai.refusal import body_too_large, from_validation, malformed
 from services.gateway.openai.tools import FunctionName, Schema, check_bytes, check_depth
 from shared.messages import Priority, Sampling
 
@@ -105,12 +105,7 @@ Body = TypeVar("Body", bound=CommonBody)
 def decode(decoder: msgspec.json.Decoder[Body], body: bytes, limits: RequestLimits) -> Body:
     """Return the request in `body`, its types and fixed ranges checked. Raises `ApiError`."""
     if len(body) > limits.max_body_bytes:
-        raise ApiError(
-            413,
-            f"The body has {len(body)} bytes; at most {limits.max_body_bytes} are taken.",
-            kind="invalid_request_error",
-            code="request_too_large",
-        )
+        raise body_too_large(limits)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 
 from services.console import model_fetch
 from services.console.model_fetch import RECIPES, fetch, find_or_fetch
-from services.console.model_store import MANIFEST, ChecksumState, check_files
+from services.console.model_store import (
+    MANIFEST,
+    ChecksumState,
+    check_files,
+    read_manifest,
+    write_manifest,
+)
 from shared.errors import UserError
 from shared.settings import environment
 from tests.unit.console.test_model_store import put_model
@@ -110,6 +117,46 @@ def test_switching_in_replaces_the_old_directory_and_leaves_nothing_else(tmp_pat
     assert ["tiny"] == [entry.name for entry in tmp_path.iterdir()]
     assert not (tmp_path / "tiny" / "stale").exists()
     assert ChecksumState.VERIFIED is check_files(tmp_path / "tiny", read_content=True)
+
+
+def test_the_recipes_sampling_becomes_the_models_own_default(tmp_path):
+    partial = put_model(tmp_path, ".tiny.partial", fetched=False)
+
+    model_fetch._finish(partial, tmp_path / "tiny", SMOLLM2)
+
+    written = json.loads((tmp_path / "tiny" / "generation_config.json").read_text())
+    assert {"eos_token_id": 2, "do_sample": True, "temperature": 0.2, "top_p": 0.9} == written
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_wanted"),
+    [({}, False), ({"sampling": {"temperature": 1.0}}, True), ({"sha256": "1" * 64}, True)],
+    ids=["the same recipe", "other sampling", "another source"],
+)
+def test_a_model_that_another_recipe_made_is_made_anew(tmp_path, changes, is_wanted):
+    partial = put_model(tmp_path, ".tiny.partial", fetched=False)
+    model_fetch._finish(partial, tmp_path / "tiny", SMOLLM2)
+
+    recipe = msgspec.structs.replace(SMOLLM2, **changes)
+
+    assert is_wanted is model_fetch._is_wanted(tmp_path / "tiny", recipe)
+
+
+def test_a_model_from_before_recipes_had_a_sampling_is_made_anew(tmp_path):
+    old = put_model(tmp_path, "smollm2")
+    manifest = read_manifest(old)
+    assert manifest is not None
+    write_manifest(old, msgspec.structs.replace(manifest, source_sha256=SMOLLM2.sha256))
+
+    assert model_fetch._is_wanted(old, SMOLLM2)
+
+
+def test_a_directory_of_somebody_else_is_served_as_it_is(tmp_path):
+    put_model(tmp_path, "smollm2", fetched=False)
+
+    model = asyncio.run(find_or_fetch("smollm2", tmp_path, env={}, progress=silent))
+
+    assert ChecksumState.UNKNOWN is model.checksum
 
 
 def test_a_second_holder_of_the_lock_waits_and_says_so(tmp_path):

@@ -27,6 +27,7 @@ def put_model(models: Path, name: str, *, fetched: bool = True) -> Path:
     directory = models / name
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "generation_config.json").write_text('{"eos_token_id": 2}')
     (directory / "tokenizer.json").write_text("{}")
     (directory / "model.safetensors").write_bytes(safetensors())
     if fetched:

@@ -7,13 +7,11 @@ import json
 import pytest
 
 from services.gateway.call import Call
-from services.gateway.openai.answer import AnswerBuilder
-from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.answer import LOGPROB_CHARS, AnswerBuilder, chars_of
 from shared.messages import Finish, StreamError, ToolCallDelta
 from tests.support.openai_calls import (
     CREATED_S,
     FAILURES,
-    LIMITS,
     REQUEST_ID,
     USAGE,
     USAGE_OBJECT,
@@ -24,8 +22,8 @@ from tests.support.openai_calls import (
 )
 
 
-def builder(call: Call, limits: RequestLimits = LIMITS) -> AnswerBuilder:
-    return AnswerBuilder(call, request_id=REQUEST_ID, created=CREATED_S, limits=limits)
+def builder(call: Call) -> AnswerBuilder:
+    return AnswerBuilder(call, request_id=REQUEST_ID, created=CREATED_S)
 
 
 def answer(call: Call, *deltas) -> dict:
@@ -184,22 +182,16 @@ def test_a_failure_ends_the_answer(failing, status, kind):
 
 
 @pytest.mark.parametrize(
-    "large",
+    ("large", "chars"),
     [
-        delta("x" * 1001),
-        delta("", logprobs=[logprob("a", b=-1.0, c=-2.0, d=-3.0)]),
-        delta("", tool_calls=[ToolCallDelta(index=0, arguments="x" * 1001)]),
+        (delta("x" * 1001), 1001),
+        (delta("ab", logprobs=[logprob("a", b=-1.0, c=-2.0, d=-3.0)]), 2 + 4 * LOGPROB_CHARS),
+        (delta("", tool_calls=[ToolCallDelta(index=0, arguments="x" * 1001)]), 1001),
+        (delta("b", Finish.STOP, usage=USAGE), 1),
     ],
 )
-def test_an_answer_beyond_the_bound_fails(large):
-    built = builder(chat(logprobs=True), RequestLimits(max_answer_chars=1000))
-    built.add(delta("x" * 10), 0)
-    assert built.failure is None
-
-    built.add(large, 0)
-
-    assert built.failure is not None
-    assert "answer_too_large" == built.failure.code
+def test_all_that_a_delta_holds_counts_against_the_bound(large, chars):
+    assert chars == chars_of(large)
 
 
 def test_its_repr_tells_the_state():

@@ -20,7 +20,6 @@ from services.gateway.openai.render import ChunkRenderer
 from shared.messages import Delta, Finish, StreamError, ToolCallDelta
 from tests.support.openai_calls import (
     CREATED_S,
-    LIMITS,
     REQUEST_ID,
     USAGE,
     chat,
@@ -48,7 +47,7 @@ def streamed(call: Call, *pairs: tuple[Delta, int]) -> bytes:
 
 
 def answered(call: Call, *pairs: tuple[Delta, int]) -> bytes:
-    built = AnswerBuilder(call, request_id=REQUEST_ID, created=CREATED_S, limits=LIMITS)
+    built = AnswerBuilder(call, request_id=REQUEST_ID, created=CREATED_S)
     for each, choice in pairs:
         built.add(each, choice)
     return built.body(USAGE)

@@ -95,7 +95,7 @@ def test_an_error_has_the_shape_that_is_described():
     ("call", "schema"), [(CALLS["chat"], "ChatCompletion"), (CALLS["completion"], "Completion")]
 )
 def test_a_whole_answer_has_the_shape_that_is_described(call, schema):
-    built = AnswerBuilder(call, request_id=REQUEST_ID, created=CREATED_S, limits=LIMITS)
+    built = AnswerBuilder(call, request_id=REQUEST_ID, created=CREATED_S)
     for each in DELTAS:
         built.add(each, 0)
 
