@@ -206,6 +206,32 @@ def test_a_killed_engine_is_replaced_and_each_word_comes_once(site):
     run(scenario)
 
 
+def test_openais_client_raises_where_nobody_can_go_on(site):
+    async def scenario() -> None:
+        site.add_gateway("--call-replacement-s", "0.5")
+        victim = site.add_engine()
+        await site.ready()
+        client = openai.AsyncOpenAI(base_url=f"{site.url()}/v1", api_key="none", max_retries=0)
+        async with client:
+            stream = await client.chat.completions.create(
+                model=site.service,
+                messages=[{"role": "user", "content": "hi"}],
+                max_tokens=4000,
+                stream=True,
+            )
+            for _ in range(5):
+                await anext(stream)
+            victim.kill()
+            with pytest.raises(openai.APIError) as failure:
+                async for _ in stream:
+                    pass
+
+        assert "gone" in failure.value.message
+        assert 0 == await site.figure("open_streams")
+
+    run(scenario)
+
+
 def test_two_gateways_serve_one_fleet(site):
     async def scenario() -> None:
         site.add_gateway()
