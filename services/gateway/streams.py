@@ -80,6 +80,7 @@ class OpenStream:
     """One stream: what comes next and where it goes."""
 
     __slots__ = (
+        "asked_from",
         "asking",
         "asks",
         "engine",
@@ -100,6 +101,8 @@ class OpenStream:
         self.expected = 0
         self.held: dict[int, Delta] = {}
         self.asking = False
+        self.asked_from = 0
+        """What was missing when the last question left."""
         self.asks = 0
         self.started = False
         self.seen = -1
@@ -169,11 +172,10 @@ class StreamTable:
         if resent.gone:
             self._lose(stream, LossReason.GONE, effects)
             return effects
-        before = stream.expected
         self._run(stream, resent.deltas)
-        if stream.expected > before:
+        if not stream.held:
             stream.asks = 0
-        if stream.held and stream.no in self._open:
+        elif stream.no in self._open:
             self._ask_again(stream, effects)
         return effects
 
@@ -237,9 +239,15 @@ class StreamTable:
 
     def _ask(self, stream: OpenStream, effects: list[Effect]) -> None:
         stream.asking = True
+        stream.asked_from = stream.expected
         effects.append(AskResend(stream.engine, stream.no, stream.expected))
 
     def _ask_again(self, stream: OpenStream, effects: list[Effect]) -> None:
+        """Ask once more, unless it is in vain. What a question was about may have come by itself meanwhile: then it was not."""
+        if stream.expected > stream.asked_from:
+            stream.asks = 0
+            if not stream.held:
+                return
         stream.asks += 1
         if stream.asks >= self._settings.max_asks:
             self._lose(stream, LossReason.NO_ANSWER, effects)

@@ -123,6 +123,28 @@ def test_an_answer_that_does_not_fill_the_gap_asks_again():
     assert [AskResend(E, reader.no, 1)] == effects
 
 
+def test_questions_that_late_deltas_answer_first_are_not_in_vain():
+    reader = Reader()
+    reader.feed(0, 2)
+
+    for seq in range(1, 21, 2):
+        reader.feed(seq, seq + 3)
+        answer = Resent(engine=E, stream=reader.no, deltas=[delta(reader.no, seq)])
+        effects = reader.table.on_resent(answer)
+        assert [AskResend(E, reader.no, seq + 2)] == effects
+
+    assert list(range(21)) == reader.got
+
+
+def test_a_question_without_an_answer_is_settled_where_the_stream_goes_on():
+    reader = Reader()
+    reader.feed(0, 2)
+    reader.feed(1, 3)
+
+    assert [] == reader.table.on_no_answer(reader.no)
+    assert [0, 1, 2, 3] == reader.got
+
+
 def test_too_much_behind_a_gap_loses_the_stream():
     reader = Reader(max_held=3)
 
