@@ -121,6 +121,11 @@ class Site:
         page = await asyncio.to_thread(_fetch, request)
         return [entry["id"] for entry in json.loads(page)["data"]]
 
+    async def is_ready(self, *, gateway: int = 0) -> bool:
+        """Return whether a gateway says that it would serve a request now."""
+        page = await asyncio.to_thread(_fetch, f"{self.url(gateway)}/ready")
+        return b"not ready" not in page
+
     async def until_figure(self, name: str, value: float, *, timeout_s: float = 10.0) -> None:
         """Return when a figure of the first gateway has a value."""
         async with asyncio.timeout(timeout_s):

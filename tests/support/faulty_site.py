@@ -1,0 +1,178 @@
+"""A gateway and two engines (real processes, fake backend), each behind a link of its own to a real NATS server, under one fault at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from shared.client import HeadraceClient
+from shared.messages import EngineHeartbeat, EngineState
+from shared.natsbus import NatsBus
+from shared.settings import NatsSettings
+from tests.support.buses import in_thread, until
+from tests.support.fault_proxy import FaultProxy
+from tests.support.fault_report import FaultReport
+from tests.support.gateway_process import Site
+from tests.support.nats_server import NatsServer
+from tests.support.stream_load import Outcome, StreamLoad, tally
+
+STREAMS = 112
+AT_ONCE = 16
+TOKENS = 100
+FIELDS: dict[str, Any] = {"ignore_eos": True, "seed": 5}
+"""The fake's words depend on the seed at any temperature."""
+BODY = FIELDS | {"max_tokens": TOKENS, "temperature": 0}
+ENGINES = 2
+FAKE = ("--fake-step-s", "0.005")
+RECOVER_S = 30.0
+"""Longest wait for anything that is measured."""
+CALM_S = 15.0
+POLL_S = 0.02
+PROMPTS = [f"prompt {number % 8}" for number in range(STREAMS)]
+LONG = {"max_tokens": 6000, "ignore_eos": True}
+
+Step = Callable[[], None]
+"""Begins or ends a fault; may block."""
+
+
+class FaultySite:
+    """The processes, and what can be done to their ways to the server. Make it with `faulty_site`."""
+
+    def __init__(self, server: NatsServer, proxy: FaultProxy, site: Site) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.site = site
+        self.gateway = proxy.add("gateway")
+        self._expected: dict[str, Outcome] = {}
+        self.engines = [proxy.add(f"engine-{number}") for number in range(ENGINES)]
+
+    def start(self, *gateway_options: str) -> None:
+        """Start all processes."""
+        self.site.add_gateway("--nats-url", self.gateway.url, *gateway_options)
+        for link in self.engines:
+            self.site.add_engine("--nats-url", link.url, *FAKE)
+
+    def load(self) -> StreamLoad:
+        """Return a load of greedy streams."""
+        return StreamLoad(self.site.url(), model=self.site.service, max_tokens=TOKENS, **FIELDS)
+
+    async def expected(self) -> dict[str, Outcome]:
+        """Return the undisturbed answers; to be called first while nothing is wrong."""
+        if not self._expected:
+            self._expected = await self.load().expected(PROMPTS)
+        return self._expected
+
+    async def suffer(self, scenario: str, begin: Step, end: Step, *, for_s: float) -> FaultReport:
+        """Put a fault into the midst of a load; check what must always hold, and return the figures."""
+        expected, load = await self.expected(), self.load()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(load.run(PROMPTS, concurrency=AT_ONCE))
+            await until(lambda: load.texts >= AT_ONCE * TOKENS, timeout_s=RECOVER_S)
+            report = FaultReport(scenario=scenario, in_flight=load.open)
+            connects = self.proxy.connects
+            await in_thread(begin)
+            watch = group.create_task(self._until_noticed())
+            await asyncio.sleep(for_s)
+            await in_thread(end)
+            answered = group.create_task(self._until_answered())
+            whole = group.create_task(self._until_whole())
+            report.recovered_s, report.whole_s = await answered, await whole
+            report.take(outcomes := await running, tally(outcomes, expected))
+            watch.cancel()
+        report.noticed_s = None if watch.cancelled() else watch.result()
+        await self.check_calm()
+        report.connects = self.proxy.connects - connects
+        report.tell()
+        return report
+
+    async def check_calm(self) -> None:
+        """Fail unless all figures return to zero, at the gateway and at the engines."""
+        site = self.site
+        for name in ("open_streams", "in_flight_choices", "open_calls"):
+            await site.until_figure(name, 0, timeout_s=CALM_S)
+        async with self.beats() as beats:
+            await until(
+                lambda: (
+                    len(beats) == ENGINES
+                    and all(
+                        (EngineState.READY, 0, 0, 0)
+                        == (beat.state, beat.running, beat.waiting, beat.outstanding_tokens)
+                        for beat in beats.values()
+                    )
+                ),
+                timeout_s=CALM_S,
+            )
+
+    async def check_whole(self) -> None:
+        """Fail unless every way over the bus works: submit, cancel, tokens, heartbeats, the NATS API."""
+        body = BODY | {"messages": [{"role": "user", "content": "all well?"}]}
+        async with HeadraceClient(self.server.url) as client:
+            http = await self.site.ask(body)
+            over_nats = await client.chat(self.site.service, body, timeout_s=10)
+            async with aclosing(client.stream_chat(self.site.service, body | LONG)) as stream:
+                await anext(stream)
+        assert http["choices"] == over_nats["choices"]
+        await self.check_calm()
+        assert ENGINES == await self.site.figure("engines_ready")
+        assert 1 == await self.site.figure("gateways")
+
+    @asynccontextmanager
+    async def beats(self) -> AsyncIterator[dict[str, EngineHeartbeat]]:
+        """Yield the latest heartbeat of each engine, kept up to date."""
+        latest: dict[str, EngineHeartbeat] = {}
+
+        def on_beat(beat: EngineHeartbeat) -> None:
+            latest[beat.engine] = beat
+
+        async with asyncio.TaskGroup() as group:
+            settings = NatsSettings(url=self.server.url)
+            bus = await NatsBus.connect(settings, group=group, name="watcher")
+            try:
+                await bus.subscribe(EngineHeartbeat, on_beat, service=self.site.service)
+                yield latest
+            finally:
+                await bus.close(drain_s=0.5)
+
+    async def _until_noticed(self) -> float:
+        clock = asyncio.get_running_loop().time
+        began_at = clock()
+        while await self.site.is_ready() and await self._engines_ready() == ENGINES:  # noqa: ASYNC110 - asked over HTTP
+            await asyncio.sleep(POLL_S)
+        return clock() - began_at
+
+    async def _until_answered(self) -> float:
+        clock = asyncio.get_running_loop().time
+        began_at = clock()
+        async with asyncio.timeout(RECOVER_S):
+            while not (await self.load().run(PROMPTS[:1], concurrency=1))[0].is_whole:  # noqa: ASYNC110 - asked over HTTP
+                await asyncio.sleep(POLL_S)
+        return clock() - began_at
+
+    async def _until_whole(self) -> float:
+        clock = asyncio.get_running_loop().time
+        began_at = clock()
+        async with asyncio.timeout(RECOVER_S):
+            while not await self.site.is_ready() or await self._engines_ready() < ENGINES:  # noqa: ASYNC110 - asked over HTTP
+                await asyncio.sleep(POLL_S)
+        return clock() - began_at
+
+    async def _engines_ready(self) -> float:
+        return await self.site.figure("engines_ready")
+
+
+@contextmanager
+def faulty_site(folder: Path, *gateway_options: str, seed: int = 0) -> Iterator[FaultySite]:
+    """Start a server, the proxy and all processes; end them."""
+    server = NatsServer(folder / "nats")
+    server.start()
+    try:
+        with FaultProxy(server.port, seed=seed) as proxy, Site(server, folder) as site:
+            made = FaultySite(server, proxy, site)
+            made.start(*gateway_options)
+            asyncio.run(made.site.ready())
+            yield made
+    finally:
+        server.kill()
