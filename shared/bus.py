@@ -85,6 +85,11 @@ class Bus(Protocol):
         """Whether a publish would leave now."""
         ...
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the server has answered lately. While it has not, the silence of others says nothing about them."""
+        ...
+
     async def close(self, *, drain_s: float = 2.0) -> None:
         """Deliver what has arrived, flush what was published within `drain_s`, and end. A second call changes nothing."""
         ...

@@ -23,6 +23,39 @@ FORGET_S = 60.0
 """How long a silent one is remembered: a beat that was sent before its death and comes late must not bring it back."""
 
 
+MAX_TICK_S = 0.5
+"""A tick that comes later than this after the last one means that this process did not listen meanwhile."""
+RETURN_S = 3.0
+"""What others get to come back to the bus, at most: the pauses between their attempts grow to two seconds."""
+
+
+class HearingClock:
+    """Time in which others could be heard; their silence is measured on it.
+
+    It stands still while this process did, while the bus is away or does not answer, and then for as long again, since the others have
+    to come back as well. Else our own deafness would look like the death of everybody.
+    """
+
+    __slots__ = ("_deaf_s", "_ticked_at", "s")
+
+    def __init__(self) -> None:
+        self.s = 0.0
+        self._deaf_s = 0.0
+        self._ticked_at: float | None = None
+
+    def tick(self, now: float, *, is_listening: bool) -> None:
+        """Advance; several times a second."""
+        passed_s = 0.0 if self._ticked_at is None else now - self._ticked_at
+        self._ticked_at = now
+        if not is_listening:
+            self._deaf_s = min(RETURN_S, self._deaf_s + passed_s)
+            return
+        heard_s = min(MAX_TICK_S, passed_s)
+        pardoned_s = min(self._deaf_s, heard_s)
+        self._deaf_s -= pardoned_s
+        self.s += heard_s - pardoned_s
+
+
 class Seen(msgspec.Struct, Generic[B], frozen=True):
     """The latest beat of one process and when it was heard."""
 

@@ -46,6 +46,14 @@ class MemoryBus(TypedBus):
         self._memory.heal()
         self.report_loss("reconnect")
 
+    def freeze(self) -> None:
+        """Hold back what this participant sends and what is sent to it; it stays connected."""
+        self._memory.freeze()
+
+    def thaw(self) -> None:
+        """Let what was held back go on, in order."""
+        self._memory.thaw()
+
 
 def set_faults(hub: MemoryHub, kind: type[Message], faults: Faults) -> None:
     """Let messages of a type suffer from now on."""

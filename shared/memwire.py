@@ -73,8 +73,14 @@ class MemoryListening:
         self._scheduled -= 1
         if not self._scheduled:
             self._idle.set()
-        if not self.wire.is_cut:
-            self._receive(frame.subject, frame.payload, frame.reply, frame.headers)
+        if self.wire.is_frozen:
+            self.wire.arrived.append((self, frame))
+        elif not self.wire.is_cut:
+            self.take(frame)
+
+    def take(self, frame: Frame) -> None:
+        """Hand a frame to its reader."""
+        self._receive(frame.subject, frame.payload, frame.reply, frame.headers)
 
     async def close(self) -> None:
         """See `Listening.close`."""
@@ -181,6 +187,9 @@ class MemoryWire:
         self.hub = hub
         self.counts = BusCounts()
         self.is_cut = False
+        self.is_frozen = False
+        self.arrived: list[tuple[MemoryListening, Frame]] = []
+        """What came while frozen."""
         self._closed = False
         self._bound = outbound_bytes
         self._waiting: list[tuple[Frame, Wanted | None]] = []
@@ -196,6 +205,22 @@ class MemoryWire:
     def heal(self) -> None:
         """Connect again and send what waited."""
         self.is_cut = False
+        self._send_waiting()
+
+    def freeze(self) -> None:
+        """Stand still as a network does that loses nothing: what is sent and what comes waits."""
+        self.is_frozen = True
+        self._connected.clear()
+
+    def thaw(self) -> None:
+        """Go on."""
+        self.is_frozen = False
+        arrived, self.arrived = self.arrived, []
+        for listening, frame in arrived:
+            listening.take(frame)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
         self._connected.set()
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for frame, wanted in waiting:
@@ -217,7 +242,7 @@ class MemoryWire:
         if len(payload) > self.max_payload:
             raise TooBig(len(payload), self.max_payload)
         frame = Frame(subject, payload, reply, headers)
-        if not self.is_cut:
+        if not (self.is_cut or self.is_frozen):
             self.hub.carry(self, frame)
             return
         if self._waiting_bytes + len(payload) > self._bound:
@@ -251,6 +276,11 @@ class MemoryWire:
     def is_connected(self) -> bool:
         """See `Wire.is_connected`."""
         return not self._closed and not self.is_cut
+
+    @property
+    def is_answering(self) -> bool:
+        """See `Wire.is_answering`."""
+        return self.is_connected and not self.is_frozen
 
     @property
     def max_payload(self) -> int:

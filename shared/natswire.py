@@ -30,6 +30,10 @@ CLIENT_BUFFER_BYTES = 16 << 20
 """nats-py's own bound: far above `EASE_BYTES` plus one message, for users of the raw client."""
 PING_LIMIT_S = 60.0
 """Longer than a dead connection stays unnoticed: only then is it safe to give a PING up (see `_ping`)."""
+PROBE_S = 0.5
+ANSWER_S = 0.5
+"""A server that has not answered a PING for so long is not heard. With the pause between two PINGs and between two heartbeats this is
+less than the silence that means death."""
 ROUND_TRIPS = 2
 RETRY_S = 0.2
 MAX_BACK_OFF_S = 2.0
@@ -88,6 +92,9 @@ class NatsWire:
         self._pings: set[asyncio.Task[bool]] = set()
         self._sender: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._asked_s: float | None = None
+        """When the PING that waits for its answer left."""
         self._tried_s = 0.0
         """When the client last showed that it tries to reconnect."""
         self._max_payload = client.max_payload
@@ -100,6 +107,7 @@ class NatsWire:
         self._max_payload = self.client.max_payload
         self._sender = self._group.create_task(self._send_all(), name="bus sender")
         self._watch = self._group.create_task(self._watch_reconnecting(), name="bus watch")
+        self._probe = self._group.create_task(self._probe_forever(), name="bus probe")
 
     def send(
         self,
@@ -186,6 +194,12 @@ class NatsWire:
         return not self._closed and self.client.is_connected
 
     @property
+    def is_answering(self) -> bool:
+        """See `Wire.is_answering`."""
+        is_late = self._asked_s is not None and self._clock() - self._asked_s > ANSWER_S
+        return self.is_connected and not is_late
+
+    @property
     def max_payload(self) -> int:
         """See `Wire.max_payload`."""
         return self._max_payload
@@ -196,7 +210,7 @@ class NatsWire:
             return
         self._closed = True
         self._connected.set()
-        for task in (self._sender, self._watch):
+        for task in (self._sender, self._watch, self._probe):
             if task is not None:
                 task.cancel()
         for ping in self._pings:
@@ -304,6 +318,15 @@ class NatsWire:
             away_s = self._clock() - self._tried_s
             if not self._connected.is_set() and not self.client.is_closed and away_s > STUCK_S:
                 raise BusClosed("reconnecting to the NATS server has stopped")
+
+    async def _probe_forever(self) -> None:
+        """Find out whether the server answers, long before the client takes the connection for dead."""
+        while True:
+            if self.client.is_connected:
+                self._asked_s = self._clock()
+                await self._ping()
+                self._asked_s = None
+            await asyncio.sleep(PROBE_S)
 
     def _check_alive(self) -> None:
         if self.client.is_closed and not self._closed:

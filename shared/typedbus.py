@@ -214,6 +214,11 @@ class TypedBus:
         return self._wire.is_connected
 
     @property
+    def is_answering(self) -> bool:
+        """See `Bus.is_answering`."""
+        return self._wire.is_answering
+
+    @property
     def max_payload(self) -> int:
         """Largest message in bytes that can be sent."""
         return self._wire.max_payload

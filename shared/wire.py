@@ -84,6 +84,11 @@ class Wire(Protocol):
         ...
 
     @property
+    def is_answering(self) -> bool:
+        """Whether the server has answered lately; false also where the connection stands but nothing comes."""
+        ...
+
+    @property
     def max_payload(self) -> int:
         """Largest payload in bytes."""
         ...

@@ -1,17 +1,15 @@
 """Which gateways are alive, as this engine hears it.
 
 Every message of a gateway is a sign of life. Silence is measured on a clock that runs only while we listen:
-our own stall, or a lost bus, must not look like the death of every gateway.
+our own stall, or a bus that is away or stands still, must not look like the death of every gateway.
 """
 
 from __future__ import annotations
 
 from typing_extensions import override
 
+from shared.fleet import HearingClock
 from shared.ids import GatewayId
-
-MAX_TICK_S = 0.5
-"""A tick that comes later than this after the last one means that we did not listen meanwhile."""
 
 
 class Gateways:
@@ -20,8 +18,7 @@ class Gateways:
     def __init__(self, *, gone_s: float) -> None:
         self._gone_s = gone_s
         self._heard_at: dict[GatewayId, float] = {}
-        self._listened_s = 0.0
-        self._ticked_at: float | None = None
+        self._clock = HearingClock()
 
     @override
     def __repr__(self) -> str:
@@ -32,15 +29,12 @@ class Gateways:
 
     def heard(self, gateway: GatewayId) -> None:
         """Note a sign of life."""
-        self._heard_at[gateway] = self._listened_s
+        self._heard_at[gateway] = self._clock.s
 
     def tick(self, now: float, *, is_listening: bool) -> list[GatewayId]:
-        """Advance the listening clock; return and forget the gateways that have been silent too long."""
-        last, self._ticked_at = self._ticked_at, now
-        if last is None or not is_listening:
-            return []
-        self._listened_s += min(now - last, MAX_TICK_S)
-        silent_since = self._listened_s - self._gone_s
+        """Advance the clock; return and forget the gateways that have been silent too long."""
+        self._clock.tick(now, is_listening=is_listening)
+        silent_since = self._clock.s - self._gone_s
         gone = [name for name, heard_at in self._heard_at.items() if heard_at <= silent_since]
         for name in gone:
             del self._heard_at[name]

@@ -308,7 +308,7 @@ class EngineService:
         )
         for stream in self._streams.due(now):
             self._cut(stream, End.TIMEOUT, None, late)
-        for gateway in self._gateways.tick(now, is_listening=self._bus.is_connected):
+        for gateway in self._gateways.tick(now, is_listening=self._bus.is_answering):
             orphans = self._streams.of_gateway(gateway)
             for stream in orphans:
                 self._drop(stream, End.GATEWAY_GONE)

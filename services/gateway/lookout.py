@@ -1,10 +1,11 @@
 """Who is out there: engines and gateways by their heartbeats, who is lost, and how much may be in flight. No bus, no loop, no clock.
 
-While this gateway is itself cut off from the bus nobody is declared lost: silence would say nothing about the others.
+While this gateway cannot hear, because the bus is away or stands still, nobody is declared lost: silence says nothing then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -12,7 +13,7 @@ from typing_extensions import override
 
 from services.gateway.routing import Router, RoutingSettings, choices_limit, is_hung
 from shared import fleet
-from shared.fleet import Roster, Seen
+from shared.fleet import HearingClock
 from shared.ids import EngineId, GatewayId, ServiceName
 from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
 
@@ -48,6 +49,9 @@ class Lookout:
         self._over_commit = over_commit
         self._engines = fleet.engines()
         self._gateways = fleet.gateways()
+        self._clock = HearingClock()
+        self._talked_s: dict[EngineId, float] = {}
+        """When tokens of an engine that is alive came, on the hearing clock."""
         self._alive: dict[str, dict[EngineId, EngineHeartbeat]] = {}
         self._given_up: set[EngineId] = set()
         self._hung: dict[EngineId, tuple[int, float]] = {}
@@ -97,7 +101,7 @@ class Lookout:
     def engine_beat(self, beat: EngineHeartbeat, *, now: float, unix_s: int) -> Loss | None:
         """Take an engine's heartbeat; return the loss where it says that it failed or shows that it hangs."""
         before = self._engines
-        self._engines = before.hear(beat, now_s=now)
+        self._engines = before.hear(beat, now_s=self._clock.s)
         if self._engines is before:
             return None
         if beat.step_bound_s and not self._has_other(beat):
@@ -105,6 +109,7 @@ class Lookout:
             beat = msgspec.structs.replace(beat, step_bound_s=0.0)
         beat = self._with_memory(beat, now)
         self._alive.setdefault(beat.service, {})[beat.engine] = beat
+        self._talked_s.setdefault(beat.engine, -math.inf)
         self._first_seen.setdefault(beat.service, unix_s)
         self._router.book.account(beat.engine).observe(beat, now=now)
         why = self._trouble(beat)
@@ -115,36 +120,36 @@ class Lookout:
             return Loss(beat.engine, beat.service, why)
         return None
 
-    def gateway_beat(self, beat: GatewayHeartbeat, *, now: float) -> None:
-        """Take a gateway's heartbeat."""
-        self._gateways = self._gateways.hear(beat, now_s=now)
-        self._count_gateways(now)
+    def engine_talked(self, engine: EngineId) -> None:
+        """Note that an engine sent tokens: on a narrow line heartbeats wait behind them."""
+        if engine in self._talked_s:
+            self._talked_s[engine] = self._clock.s
 
-    def silent(self, *, now: float) -> list[Loss]:
-        """Forget who has been silent for too long, and return the engines among them."""
-        self._count_gateways(now)
-        self._gateways = self._gateways.forget(now_s=now)
-        self._engines = self._engines.forget(now_s=now)
+    def gateway_beat(self, beat: GatewayHeartbeat) -> None:
+        """Take a gateway's heartbeat."""
+        self._gateways = self._gateways.hear(beat, now_s=self._clock.s)
+        self._count_gateways()
+
+    def tick(self, now: float, *, is_listening: bool) -> list[Loss]:
+        """Forget who has been silent for too long, and return the engines among them; several times a second."""
+        self._clock.tick(now, is_listening=is_listening)
+        heard_s = self._clock.s
+        self._count_gateways()
+        self._gateways = self._gateways.forget(now_s=heard_s)
+        self._engines = self._engines.forget(now_s=heard_s)
         lost = [
             beat
             for beats in self._alive.values()
             for engine, beat in beats.items()
-            if not self._engines.is_alive(engine, now_s=now)
+            if not self._engines.is_alive(engine, now_s=heard_s)
+            and heard_s - self._talked_s[engine] >= self._engines.gone_s
         ]
         for beat in lost:
             del self._alive[beat.service][beat.engine]
+            del self._talked_s[beat.engine]
             self._given_up.discard(beat.engine)
             self._hung.pop(beat.engine, None)
         return [Loss(beat.engine, beat.service, "is gone") for beat in lost]
-
-    def forgive_silence(self, *, now: float) -> None:
-        """Start the clocks of those who are thought alive anew: this gateway itself was away."""
-        alive = {engine for beats in self._alive.values() for engine in beats}
-        heard = {
-            key: Seen(seen.beat, now) if key in alive else seen
-            for key, seen in self._engines.seen.items()
-        }
-        self._engines = Roster(gone_s=self._engines.gone_s, seen=heard)
 
     def _with_memory(self, beat: EngineHeartbeat, now: float) -> EngineHeartbeat:
         """Return the beat with the age of the step in which the engine hung, if it has not stepped since.
@@ -161,8 +166,8 @@ class Lookout:
         self._hung.pop(beat.engine, None)
         return beat
 
-    def _count_gateways(self, now: float) -> None:
-        self.gateways = len(self._gateways.alive(now_s=now).keys() | {self._own})
+    def _count_gateways(self) -> None:
+        self.gateways = len(self._gateways.alive(now_s=self._clock.s).keys() | {self._own})
 
     def _usable(self, service: str) -> list[EngineHeartbeat]:
         return [

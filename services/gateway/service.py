@@ -39,8 +39,6 @@ from shared.typedbus import TypedBus
 TICK_S = 0.1
 FIRST_BEATS_S = 2 * HEARTBEAT_S
 SLOW_TICK_S = 1.0
-LATE_TICK_S = 0.5
-"""A tick that comes so much too late says that this process stood still: then nobody's silence counts, their beats wait unread."""
 STOP_S = 3.0
 """What stopping takes after the drain: errors to those that are still waiting, idle connections closed, the bus flushed."""
 
@@ -157,6 +155,8 @@ class GatewayService:
             return f"{health.state}{': ' if health.reason else ''}{health.reason}"
         if not self._bus.is_connected:
             return "the message bus is away"
+        if not self._bus.is_answering:
+            return "the message bus does not answer"
         return "" if self.lookout.ready() else "no engine is ready"
 
     def reload_keys(self, *, must: bool = False) -> None:
@@ -178,7 +178,7 @@ class GatewayService:
     async def _listen(self) -> None:
         subscribe = self._bus.subscribe
         self._bus.on_loss(self.repair.on_loss)
-        await subscribe(TokenBatch, self.repair.on_batch, gateway=self._gateway)
+        await subscribe(TokenBatch, self._on_tokens, gateway=self._gateway)
         await subscribe(EngineHeartbeat, self._on_engine)
         await subscribe(GatewayHeartbeat, self._on_gateway)
 
@@ -187,6 +187,10 @@ class GatewayService:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_BEATS_S):
                 await self._heard.wait()
+
+    def _on_tokens(self, batch: TokenBatch) -> None:
+        self.lookout.engine_talked(batch.engine)
+        self.repair.on_batch(batch)
 
     def _on_engine(self, beat: EngineHeartbeat) -> None:
         if beat.state is EngineState.READY:
@@ -197,7 +201,7 @@ class GatewayService:
         self._set_limit(beat.service)
 
     def _on_gateway(self, beat: GatewayHeartbeat) -> None:
-        self.lookout.gateway_beat(beat, now=self._clock())
+        self.lookout.gateway_beat(beat)
 
     def _give_up(self, loss: Loss) -> None:
         self._log.warning("engine_lost", engine=loss.engine, why=loss.why)
@@ -209,11 +213,10 @@ class GatewayService:
             self.calls.deliver(verdicts)
 
     async def _tick_forever(self) -> None:
-        beat_at = slow_at = ticked_at = self._clock()
+        beat_at = slow_at = self._clock()
         while True:
             now = self._clock()
-            self._watch_silence(now, is_late=now - ticked_at > TICK_S + LATE_TICK_S)
-            ticked_at = now
+            self._watch_silence(now)
             self.calls.tick()
             if now >= beat_at:
                 self._send_heartbeat()
@@ -223,11 +226,8 @@ class GatewayService:
                 slow_at = now + SLOW_TICK_S
             await asyncio.sleep(TICK_S)
 
-    def _watch_silence(self, now: float, *, is_late: bool) -> None:
-        if is_late or not self._bus.is_connected:
-            self.lookout.forgive_silence(now=now)
-            return
-        for loss in self.lookout.silent(now=now):
+    def _watch_silence(self, now: float) -> None:
+        for loss in self.lookout.tick(now, is_listening=self._bus.is_answering):
             self._give_up(loss)
             self._router.book.forget(loss.engine)
             self._set_limit(loss.service)

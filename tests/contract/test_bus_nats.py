@@ -12,8 +12,9 @@ import pytest
 
 from shared.bus import Bus
 from shared.errors import BusClosed, BusFull, RequestTimeout
-from shared.messages import Cancel, Resend, Resent, TokenBatch
+from shared.messages import ENGINE_GONE_S, HEARTBEAT_S, Cancel, Resend, Resent, TokenBatch
 from shared.natsbus import NatsBus
+from shared.natswire import PROBE_S
 from shared.settings import NatsSettings
 from tests.support.buses import NatsWorld, World, in_thread, start, until
 from tests.support.hostile_nats import STEPS, hostile
@@ -70,6 +71,29 @@ def test_after_an_end_of_the_server_everything_works_again_within_5_s(
         assert time.monotonic() - start_s < RECONNECT_S
         assert ["reconnect"] == losses
         assert 1 == receiver.counts.losses
+
+    NatsWorld(own_nats_server.url).run(scenario)
+
+
+def test_a_server_that_stands_still_is_noticed_before_silence_means_death(
+    own_nats_server: NatsServer,
+):
+    async def scenario(world: World) -> None:
+        bus = await world.bus()
+        await asyncio.sleep(3 * PROBE_S)
+        before = bus.is_answering
+
+        own_nats_server.pause()
+        began_s = time.monotonic()
+        await until(lambda: not bus.is_answering)
+        noticed_s = time.monotonic() - began_s
+        connected = bus.is_connected
+        own_nats_server.resume()
+        await until(lambda: bus.is_answering)
+
+        assert before
+        assert connected
+        assert noticed_s + HEARTBEAT_S < ENGINE_GONE_S
 
     NatsWorld(own_nats_server.url).run(scenario)
 

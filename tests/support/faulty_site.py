@@ -1,4 +1,7 @@
-"""A gateway and two engines (real processes, fake backend), each behind a link of its own to a real NATS server, under one fault at a time."""
+"""A gateway and two engines (real processes, fake backend), each behind a link of its own to a real NATS server.
+
+Puts one fault at a time into the midst of a load, and measures what comes of it.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.engine.gateways import Gateways
+from shared.fleet import RETURN_S
 from shared.ids import GatewayId
 
 A, B = GatewayId("ga"), GatewayId("gb")
@@ -49,12 +50,15 @@ def test_our_own_stall_is_not_silence():
     assert [A] == [name for name, _ in listen(gateways, 60.5, 62.0)]
 
 
-def test_a_lost_bus_is_not_silence():
+def test_a_lost_bus_is_not_silence_and_others_get_time_to_come_back():
     gateways = Gateways(gone_s=2.0)
     gateways.heard(A)
 
     assert [] == listen(gateways, 0.0, 30.0, is_listening=False)
-    assert [A] == [name for name, _ in listen(gateways, 30.1, 33.0)]
+    ((name, at),) = listen(gateways, 30.1, 40.0)
+
+    assert A == name
+    assert 30.0 + RETURN_S + 1.9 <= at <= 30.0 + RETURN_S + 2.3
 
 
 def test_forgets_those_that_are_gone():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from services.gateway.lookout import HUNG_MEMORY_S, Lookout
 from services.gateway.routing import Router, RoutingSettings
+from shared.fleet import RETURN_S
 from shared.ids import EngineId, GatewayId, ServiceName
-from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
+from shared.messages import ENGINE_GONE_S, EngineHeartbeat, EngineState, GatewayHeartbeat
 
 E = EngineId("e1")
 OWN = GatewayId("g1")
@@ -33,6 +34,15 @@ def hear(made: Lookout, *beats: EngineHeartbeat, now: float = 0.0):
     return [made.engine_beat(one, now=now, unix_s=77) for one in beats][-1]
 
 
+def wait(made: Lookout, start_s: float, end_s: float, *, is_listening: bool = True):
+    """Tick each 100 ms; return who was lost."""
+    return [
+        loss
+        for tick in range(round(start_s * 10), round(end_s * 10) + 1)
+        for loss in made.tick(tick / 10, is_listening=is_listening)
+    ]
+
+
 def test_an_engine_that_beats_is_ready_and_its_service_present():
     made = lookout()
 
@@ -49,19 +59,41 @@ def test_silence_is_death_and_told_once():
     made = lookout()
     hear(made, beat(1))
 
-    assert [] == made.silent(now=1.8)
-    (loss,) = made.silent(now=2.1)
+    assert [] == wait(made, 0.0, 1.8)
+    (loss,) = wait(made, 1.9, 2.1)
 
     assert (E, "m", "is gone") == (loss.engine, loss.service, loss.why)
-    assert [] == made.silent(now=3.0)
+    assert [] == wait(made, 2.2, 3.0)
     assert (0, 0, []) == (made.ready(), made.limit("m"), made.present())
     assert "m" in made.services
+
+
+def test_tokens_are_a_sign_of_life():
+    made = lookout()
+    hear(made, beat(1))
+    wait(made, 0.0, 1.5)
+
+    made.engine_talked(E)
+
+    assert [] == wait(made, 1.6, 3.2)
+    assert [E] == [loss.engine for loss in wait(made, 3.3, 3.6)]
+
+
+def test_late_tokens_do_not_raise_the_dead():
+    made = lookout()
+    hear(made, beat(1))
+    wait(made, 0.0, 3.0)
+
+    made.engine_talked(E)
+
+    assert 0 == made.ready()
+    assert [] == wait(made, 3.1, 6.0)
 
 
 def test_an_old_beat_does_not_raise_the_dead():
     made = lookout()
     hear(made, beat(5))
-    made.silent(now=3.0)
+    wait(made, 0.0, 3.0)
 
     hear(made, beat(4), now=3.1)
 
@@ -71,21 +103,29 @@ def test_an_old_beat_does_not_raise_the_dead():
 def test_a_dead_engine_that_was_only_away_comes_back():
     made = lookout()
     hear(made, beat(5))
-    made.silent(now=3.0)
+    wait(made, 0.0, 3.0)
 
     hear(made, beat(6), now=3.1)
 
     assert 1 == made.ready()
 
 
-def test_own_absence_kills_nobody():
+def test_own_deafness_kills_nobody_and_others_get_time_to_come_back():
     made = lookout()
     hear(made, beat(1))
 
-    made.forgive_silence(now=30.0)
-
-    assert [] == made.silent(now=31.9)
+    assert [] == wait(made, 0.0, 30.0, is_listening=False)
+    assert [] == wait(made, 30.1, 30.0 + RETURN_S + ENGINE_GONE_S - 0.2)
     assert 1 == made.ready()
+    assert 1 == len(wait(made, 34.8, 35.2))
+
+
+def test_an_own_standstill_kills_nobody():
+    made = lookout()
+    hear(made, beat(1))
+    wait(made, 0.0, 1.0)
+
+    assert [] == wait(made, 60.0, 60.2)
 
 
 def test_a_failed_engine_is_given_up_once():
@@ -149,8 +189,8 @@ def test_gateways_are_counted_with_oneself():
     made = lookout()
 
     for number, name in enumerate(("g1", "g2", "g3")):
-        made.gateway_beat(GatewayHeartbeat(gateway=GatewayId(name), beat=number), now=0.0)
+        made.gateway_beat(GatewayHeartbeat(gateway=GatewayId(name), beat=number))
 
     assert 3 == made.gateways
-    made.silent(now=5.0)
+    wait(made, 0.0, 5.0)
     assert 1 == made.gateways
