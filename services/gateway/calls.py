@@ -197,12 +197,16 @@ class Calls:
             if route.engine is not None:
                 self._placement.submit(part, route.engine, self._on_submitted)
             elif self._may_wait(part):
-                self._loop.call_later(WAIT_S, self._find_engine, part)
+                self._loop.call_later(WAIT_S, self._find_again, part)
             else:
                 error = part.last_error or refusals.no_route(route.reason, part.call.call.model)
                 self._end(part.call, Outcome.FAILED, error)
         except Exception as error:  # noqa: BLE001 - a fault in one call must not end all others
             self._break(part, error)
+
+    def _find_again(self, part: Part) -> None:
+        part.hope()
+        self._find_engine(part)
 
     def _on_submitted(self, part: Part, setback: Setback | None) -> None:
         try:
@@ -237,20 +241,22 @@ class Calls:
             # Of a request that one engine took, no other can say that it is at fault: the way of going on is.
             assert way is not None
             part.barred.add(way)
-        if not self._can_go_on(part):
+        if not self._can_go_on(part, was_unheard=setback.is_unheard):
             self._end(part.call, Outcome.FAILED, refusals.broken_off(setback))
             return False
         part.advance(PartEvent.LOST)
         part.last_error = refusals.broken_off(setback)
         if engine is not None and not part.barred:
             part.tried.add(engine)
+            if setback.is_unheard:
+                part.unheard.add(engine)
         self._observer.retried(part, setback)
         return True
 
-    def _can_go_on(self, part: Part) -> bool:
+    def _can_go_on(self, part: Part, *, was_unheard: bool) -> bool:
         """Get the part ready for another engine; return whether its attempts are not used up."""
         return (
-            part.go_on(now=self._clock())
+            part.go_on(now=self._clock(), was_unheard=was_unheard)
             and part.attempts < self._settings.max_attempts
             and part.losses <= self._settings.max_losses
         )
@@ -260,6 +266,7 @@ class Calls:
         if part.phase is PartPhase.RUNNING:
             return
         part.advance(PartEvent.TAKEN)
+        part.lost_at = None
         if not part.has_begun:
             self._silent.add(part)
         running = part.call

@@ -16,7 +16,7 @@ from services.gateway.said import priors
 from services.gateway.streams import StreamTable
 from shared.bus import Bus
 from shared.clock import loop_clock
-from shared.errors import BusError
+from shared.errors import BusError, RequestTimeout
 from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
 from shared.messages import Accepted, Cancel, EngineHeartbeat, Message, Refused, Submit
 
@@ -106,7 +106,7 @@ class Placement:
                 if isinstance(reply, Accepted):
                     self._cancel(engine, stream)
             elif isinstance(reply, BusError):
-                on_answer(part, refusals.not_reached(reply))
+                on_answer(part, self._not_reached(reply))
             elif isinstance(reply, Refused):
                 on_answer(part, refusals.refused(reply))
             else:
@@ -181,6 +181,11 @@ class Placement:
     def _patience_s(self, part: Part) -> float:
         left_s = max(0.0, part.call.deadline - self._clock())
         return min(self._submit_timeout_s, left_s)
+
+    def _not_reached(self, error: BusError) -> Setback:
+        if isinstance(error, RequestTimeout) and not self._bus.is_answering:
+            return refusals.bus_silent()
+        return refusals.not_reached(error)
 
     def _cancel(self, engine: EngineId, stream: StreamNo) -> None:
         """Tell the engine. Where the bus cannot take it the first stray delta tells it again."""

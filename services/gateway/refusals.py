@@ -34,6 +34,8 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
     """Failures charged to the engine; input errors and mere load never are."""
     may_run: bool = False
     """The engine may have taken it all the same, so it is told to cancel."""
+    is_unheard: bool = False
+    """The engine was not there, or the bus was not: asking again costs nothing, and in a moment it may be."""
     bars_way: bool = False
     """The way of going on (see `continuation.Way`) leads nowhere."""
 
@@ -155,7 +157,7 @@ def not_reached(error: BusError) -> Setback:
                 is_final=True,
             )
         case NoResponder():
-            return Setback(error=_engine_failed("The engine is gone."), blame=1.0)
+            return Setback(error=_engine_failed("The engine is gone."), blame=1.0, is_unheard=True)
         case RequestTimeout():
             failed = _engine_failed("The engine does not answer.")
             return Setback(error=failed, blame=1.0, may_run=True)
@@ -164,6 +166,12 @@ def not_reached(error: BusError) -> Setback:
         case _:
             failed = _engine_failed("The engine failed to take the request.")
             return Setback(error=failed, blame=1.0, may_run=True)
+
+
+def bus_silent() -> Setback:
+    """Judge a submit that got no reply while the bus did not answer either: that says nothing about the engine."""
+    error = unavailable("The message bus does not answer.", code="bus_unavailable")
+    return Setback(error=error, may_run=True, is_unheard=True)
 
 
 def stream_lost(reason: LossReason) -> Setback:

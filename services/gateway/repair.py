@@ -8,11 +8,18 @@ from collections.abc import Iterable
 from services.gateway import refusals
 from services.gateway.calls import Calls
 from services.gateway.placement import Placement
-from services.gateway.streams import AskResend, CancelStray, Effect, StreamLost, StreamTable
+from services.gateway.streams import (
+    AskResend,
+    CancelStray,
+    Effect,
+    LossReason,
+    StreamLost,
+    StreamTable,
+)
 from shared.bus import Bus
 from shared.clock import loop_clock
-from shared.errors import BusError
-from shared.ids import GatewayId
+from shared.errors import BusError, NoResponder
+from shared.ids import GatewayId, StreamNo
 from shared.messages import Cancel, Resend, Resent, TokenBatch
 
 ANSWER_S = 2.0
@@ -41,6 +48,8 @@ class Repair:
         self._placement = placement
         self._group = group
         self._clock = loop_clock()
+        self._heard_at = self._clock()
+        """When the bus last answered."""
         self._slots = asyncio.Semaphore(AT_ONCE)
         self.deltas = 0
         """Deltas that arrived."""
@@ -60,8 +69,13 @@ class Repair:
         self._table.suspect()
 
     def tick(self) -> None:
-        """Ask about quiet streams; call about once a second."""
-        self._carry_out(self._table.tick(now=self._clock()))
+        """Ask about quiet streams; call about once a second. While the bus is away or stands still everybody is quiet."""
+        now = self._clock()
+        if self._bus.is_answering:
+            self._heard_at = now
+            self._carry_out(self._table.tick(now=now))
+        elif now - self._heard_at >= self._table.max_deaf_s:
+            self._carry_out(self._table.lose_all(LossReason.NO_BUS))
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -83,11 +97,19 @@ class Repair:
         try:
             async with self._slots:
                 answer = await self._bus.request(question, timeout_s=ANSWER_S)
+        except NoResponder:
+            self._carry_out(self._table.put_off(ask.stream, now=self._clock(), is_vain=True))
+            return
         except BusError:
-            self._carry_out(self._table.on_no_answer(ask.stream))
+            self._carry_out(self._on_no_answer(ask.stream))
             return
         assert isinstance(answer, Resent)
         self._carry_out(self._table.on_resent(answer))
+
+    def _on_no_answer(self, stream: StreamNo) -> list[Effect]:
+        if self._bus.is_answering:
+            return self._table.on_no_answer(stream)
+        return self._table.put_off(stream, now=self._clock(), is_vain=False)
 
     def _cancel(self, cancel: Cancel) -> None:
         try:

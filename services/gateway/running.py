@@ -55,6 +55,7 @@ class Part:
         "said",
         "stream",
         "tried",
+        "unheard",
         "usage",
         "way",
         "work_tokens",
@@ -77,8 +78,10 @@ class Part:
         self.losses = 0
         """Engines lost that had said something."""
         self.lost_at: float | None = None
-        """When the last engine was lost, or turned the part down."""
+        """When the last engine was lost, or turned the part down; of several in a row that were not there, the first."""
         self.tried: set[EngineId] = set()
+        self.unheard: set[EngineId] = set()
+        """Those of them that were not there; they may come back while the part waits."""
         self.engine: EngineId | None = None
         self.stream: StreamNo | None = None
         self.placed_at = 0.0
@@ -172,19 +175,28 @@ class Part:
         if self.way is Way.RESUME:
             self.prior_tokens = sum(len(said.token_ids) for said in self.said)
 
+    def hope(self) -> None:
+        """Try again those that were not there."""
+        self.tried -= self.unheard
+        self.unheard.clear()
+
     def end_attempt(self) -> None:
         """Forget the engine; what it sent stays."""
         self.engine = None
         self.stream = None
         self._is_fast = False
 
-    def go_on(self, *, now: float) -> bool:
+    def go_on(self, *, now: float, was_unheard: bool = False) -> bool:
         """Get ready for another engine; return whether there is a way to go on."""
-        self.lost_at = now
+        if self.lost_at is None or not was_unheard:
+            self.lost_at = now
+        if was_unheard:
+            self.attempts -= 1
         if self.has_begun:
             self.losses += 1
             self.attempts = 0
             self.tried.clear()
+            self.unheard.clear()
         self.has_begun = False
         if all(said.is_empty for said in self.said):
             return True

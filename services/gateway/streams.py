@@ -30,6 +30,10 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Deltas kept behind a gap; more is a lost stream (at 100 tokens/s: 10 s of silence about the gap)."""
     max_asks: int = 3
     """Unsuccessful questions in a row before a stream counts as lost."""
+    put_off_s: float = 1.0
+    """A question that reached no engine is asked again after this, then after twice this: it may be on its way back to the bus."""
+    max_deaf_s: float = 30.0
+    """After so long without a bus the streams are lost."""
     quiet_s: float = 4.0
     """Without a delta for this long the engine is asked whether one was lost; doubled each time up to `quiet_max_s`."""
     quiet_max_s: float = 60.0
@@ -46,6 +50,8 @@ class LossReason(StrEnum):
     """The engine does not have the missing deltas any more."""
     NO_ANSWER = "no_answer"
     """The engine did not answer, or its answers did not fill the gap."""
+    NO_BUS = "no_bus"
+    """The bus was away for too long."""
     TOO_FAR = "too_far"
     """More deltas came behind the gap than are kept."""
 
@@ -80,6 +86,7 @@ class OpenStream:
     """One stream: what comes next and where it goes."""
 
     __slots__ = (
+        "ask_at",
         "asked_from",
         "asking",
         "asks",
@@ -101,6 +108,9 @@ class OpenStream:
         self.expected = 0
         self.held: dict[int, Delta] = {}
         self.asking = False
+        """A question is under way, or is put off."""
+        self.ask_at: float | None = None
+        """When a question that was put off is due."""
         self.asked_from = 0
         """What was missing when the last question left."""
         self.asks = 0
@@ -124,6 +134,11 @@ class StreamTable:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def max_deaf_s(self) -> float:
+        """How long the streams outlive the bus."""
+        return self._settings.max_deaf_s
 
     @override
     def __repr__(self) -> str:
@@ -168,31 +183,54 @@ class StreamTable:
         stream = self._open.get(resent.stream)
         if stream is None:
             return effects
-        stream.asking = False
         if resent.gone:
             self._lose(stream, LossReason.GONE, effects)
             return effects
         self._run(stream, resent.deltas)
-        if not stream.held:
-            stream.asks = 0
-        elif stream.no in self._open:
-            self._ask_again(stream, effects)
+        if stream.no in self._open:
+            if not stream.held:
+                self._settle(stream)
+            elif not self._is_settled(stream):
+                self._ask_again(stream, effects)
         return effects
 
     def on_no_answer(self, no: StreamNo) -> list[Effect]:
-        """Note that `AskResend` failed or timed out."""
+        """Note that the engine did not answer `AskResend`, although the bus works."""
         effects: list[Effect] = []
         stream = self._open.get(no)
-        if stream is not None:
-            stream.asking = False
+        if stream is not None and not self._is_settled(stream):
             self._ask_again(stream, effects)
+        return effects
+
+    def put_off(self, no: StreamNo, *, now: float, is_vain: bool) -> list[Effect]:
+        """Note that `AskResend` reached nobody: the engine is away (`is_vain`), or the bus is, which says nothing about the engine."""
+        effects: list[Effect] = []
+        stream = self._open.get(no)
+        if stream is None or self._is_settled(stream):
+            return effects
+        stream.asks += is_vain
+        if stream.asks >= self._settings.max_asks:
+            self._lose(stream, LossReason.NO_ANSWER, effects)
+        else:
+            stream.ask_at = now + self._settings.put_off_s * max(1, stream.asks)
+        return effects
+
+    def lose_all(self, reason: LossReason) -> list[Effect]:
+        """Give up every stream that an engine has."""
+        effects: list[Effect] = []
+        for stream in list(self._open.values()):
+            if stream.started or stream.expected > 0:
+                self._lose(stream, reason, effects)
         return effects
 
     def tick(self, *, now: float) -> list[Effect]:
         """Ask about streams that have been quiet; call about once a second."""
         effects: list[Effect] = []
         for stream in self._open.values():
-            if stream.seen != stream.expected:
+            if stream.ask_at is not None:
+                if now >= stream.ask_at and not self._is_settled(stream):
+                    self._ask(stream, effects)
+            elif stream.seen != stream.expected:
                 stream.seen = stream.expected
                 stream.quiet_since = now
                 stream.patience_s = self._settings.quiet_s
@@ -239,20 +277,31 @@ class StreamTable:
 
     def _ask(self, stream: OpenStream, effects: list[Effect]) -> None:
         stream.asking = True
+        stream.ask_at = None
         stream.asked_from = stream.expected
         effects.append(AskResend(stream.engine, stream.no, stream.expected))
 
     def _ask_again(self, stream: OpenStream, effects: list[Effect]) -> None:
-        """Ask once more, unless it is in vain. What a question was about may have come by itself meanwhile: then it was not."""
-        if stream.expected > stream.asked_from:
-            stream.asks = 0
-            if not stream.held:
-                return
+        """Ask once more, unless that was in vain too often."""
         stream.asks += 1
         if stream.asks >= self._settings.max_asks:
             self._lose(stream, LossReason.NO_ANSWER, effects)
         else:
             self._ask(stream, effects)
+
+    def _is_settled(self, stream: OpenStream) -> bool:
+        """Return whether all that a question was about has come, maybe by itself; if any of it has, the question was not in vain."""
+        if stream.expected > stream.asked_from:
+            stream.asks = 0
+            if not stream.held:
+                self._settle(stream)
+                return True
+        return False
+
+    def _settle(self, stream: OpenStream) -> None:
+        stream.asking = False
+        stream.ask_at = None
+        stream.asks = 0
 
     def _lose(self, stream: OpenStream, reason: LossReason, effects: list[Effect]) -> None:
         self._open.pop(stream.no, None)
