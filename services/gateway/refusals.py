@@ -177,7 +177,7 @@ def bus_silent() -> Setback:
 def stream_lost(reason: LossReason) -> Setback:
     """Judge a stream that cannot be repaired."""
     failed = _engine_failed(f"A part of the answer was lost on its way ({reason}).")
-    return Setback(error=failed, blame=0.5, may_run=True)
+    return Setback(error=failed, blame=0.0 if reason is LossReason.NO_BUS else 0.5, may_run=True)
 
 
 def engine_lost(why: str) -> Setback:

@@ -24,6 +24,8 @@ from shared.messages import Cancel, Resend, Resent, TokenBatch
 
 ANSWER_S = 2.0
 """Deadline of one question; three of them end a stream (see `StreamSettings.max_asks`)."""
+DEAF_S = 1.5
+"""Ticks come once a second: with one that is missing the bus was silent for a while."""
 AT_ONCE = 64
 """Questions under way at the same time: a lost second must not become a storm."""
 
@@ -72,8 +74,11 @@ class Repair:
         """Ask about quiet streams; call about once a second. While the bus is away or stands still everybody is quiet."""
         now = self._clock()
         if self._bus.is_answering:
-            self._heard_at = now
             self._carry_out(self._table.tick(now=now))
+            if now - self._heard_at > DEAF_S:
+                # To the engines this gateway was silent: they may have dropped its streams.
+                self._table.suspect()
+            self._heard_at = now
         elif now - self._heard_at >= self._table.max_deaf_s:
             self._carry_out(self._table.lose_all(LossReason.NO_BUS))
 

@@ -6,9 +6,11 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from nats import errors
 
 from shared.bus import Bus
 from shared.errors import BusClosed, BusFull, RequestTimeout
@@ -17,6 +19,7 @@ from shared.natsbus import NatsBus
 from shared.natswire import PROBE_S
 from shared.settings import NatsSettings
 from tests.support.buses import NatsWorld, World, in_thread, start, until
+from tests.support.fault_proxy import FROZEN, FaultProxy
 from tests.support.hostile_nats import STEPS, hostile
 from tests.support.nats_server import NatsServer
 from tests.support.samples import E1, G1, answer, batch, cancel, resend
@@ -296,6 +299,25 @@ def test_reconnecting_survives_a_server_that_resets_in_the_middle_of_the_greetin
         await until(lambda: got)
 
     NatsWorld(own_nats_server.url).run(scenario)
+
+
+def test_unsent_bytes_on_a_dead_connection_do_not_hold_up_reconnecting(nats_server: NatsServer):
+    with FaultProxy(nats_server.port) as proxy:
+        link = proxy.add("peer")
+
+        async def use(bus: NatsBus) -> None:
+            proxy.set(FROZEN)
+            for _ in range(200):
+                with suppress(BusFull):
+                    bus.publish(batch("x" * 100_000))
+                await asyncio.sleep(0)
+
+            await bus.client._process_op_err(errors.StaleConnectionError())
+            await until(lambda: link.connects > 1)
+            proxy.heal()
+            await until(lambda: bus.is_connected, timeout_s=RECONNECT_S)
+
+        start(NatsSettings(url=link.url), use)
 
 
 def test_the_service_ends_when_reconnecting_has_stopped_without_a_word(own_nats_server: NatsServer):

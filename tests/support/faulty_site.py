@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.client import HeadraceClient
 from shared.messages import EngineHeartbeat, EngineState
@@ -33,12 +33,23 @@ FAKE = ("--fake-step-s", "0.005")
 RECOVER_S = 30.0
 """Longest wait for anything that is measured."""
 CALM_S = 15.0
-POLL_S = 0.02
+POLL_S = 0.05
 PROMPTS = [f"prompt {number % 8}" for number in range(STREAMS)]
 LONG = {"max_tokens": 6000, "ignore_eos": True}
 
 Step = Callable[[], None]
 """Begins or ends a fault; may block."""
+
+
+class Fault(NamedTuple):
+    """What happens to the bus, for how long, and to which load."""
+
+    name: str
+    begin: Step
+    end: Step
+    for_s: float
+    at_once: int = AT_ONCE
+    tokens: int = TOKENS
 
 
 class FaultySite:
@@ -49,7 +60,7 @@ class FaultySite:
         self.proxy = proxy
         self.site = site
         self.gateway = proxy.add("gateway")
-        self._expected: dict[str, Outcome] = {}
+        self._expected: dict[int, dict[str, Outcome]] = {}
         self.engines = [proxy.add(f"engine-{number}") for number in range(ENGINES)]
 
     def start(self, *gateway_options: str) -> None:
@@ -58,28 +69,29 @@ class FaultySite:
         for link in self.engines:
             self.site.add_engine("--nats-url", link.url, *FAKE)
 
-    def load(self) -> StreamLoad:
+    def load(self, tokens: int = TOKENS) -> StreamLoad:
         """Return a load of greedy streams."""
-        return StreamLoad(self.site.url(), model=self.site.service, max_tokens=TOKENS, **FIELDS)
+        return StreamLoad(self.site.url(), model=self.site.service, max_tokens=tokens, **FIELDS)
 
-    async def expected(self) -> dict[str, Outcome]:
+    async def expected(self, tokens: int = TOKENS) -> dict[str, Outcome]:
         """Return the undisturbed answers; to be called first while nothing is wrong."""
-        if not self._expected:
-            self._expected = await self.load().expected(PROMPTS)
-        return self._expected
+        if tokens not in self._expected:
+            self._expected[tokens] = await self.load(tokens).expected(PROMPTS)
+        return self._expected[tokens]
 
-    async def suffer(self, scenario: str, begin: Step, end: Step, *, for_s: float) -> FaultReport:
+    async def suffer(self, fault: Fault) -> FaultReport:
         """Put a fault into the midst of a load; check what must always hold, and return the figures."""
-        expected, load = await self.expected(), self.load()
+        expected, load = await self.expected(fault.tokens), self.load(fault.tokens)
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(load.run(PROMPTS, concurrency=AT_ONCE))
-            await until(lambda: load.texts >= AT_ONCE * TOKENS, timeout_s=RECOVER_S)
-            report = FaultReport(scenario=scenario, in_flight=load.open)
+            running = group.create_task(load.run(PROMPTS, concurrency=fault.at_once))
+            half_said = fault.at_once * fault.tokens // 2
+            await until(lambda: load.texts >= half_said, timeout_s=RECOVER_S)
+            report = FaultReport(scenario=fault.name, in_flight=load.open)
             connects = self.proxy.connects
-            await in_thread(begin)
+            await in_thread(fault.begin)
             watch = group.create_task(self._until_noticed())
-            await asyncio.sleep(for_s)
-            await in_thread(end)
+            await asyncio.sleep(fault.for_s)
+            await in_thread(fault.end)
             answered = group.create_task(self._until_answered())
             whole = group.create_task(self._until_whole())
             report.recovered_s, report.whole_s = await answered, await whole

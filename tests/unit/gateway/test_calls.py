@@ -133,7 +133,19 @@ def test_lost_streams_may_be_tried_elsewhere(reason):
     setback = refusals.stream_lost(reason)
 
     assert (False, True) == (setback.is_final, setback.may_run)
-    assert 0 < setback.blame <= 1
+    assert (0.0 if reason is LossReason.NO_BUS else 0.5) == setback.blame
+
+
+def test_nobody_is_blamed_for_a_silent_bus():
+    setback = refusals.bus_silent()
+
+    assert (503, False, 0.0, True) == (
+        setback.error.status,
+        setback.is_final,
+        setback.blame,
+        setback.may_run,
+    )
+    assert setback.is_unheard
 
 
 @pytest.mark.parametrize("text", ["abc", "a-b_c.d:e/f+g=h@i", "x" * 128])

@@ -145,6 +145,49 @@ def test_a_question_without_an_answer_is_settled_where_the_stream_goes_on():
     assert [0, 1, 2, 3] == reader.got
 
 
+def test_an_engine_that_is_away_is_asked_again_later_and_in_the_end_lost():
+    reader = Reader(put_off_s=1.0)
+    table, no = reader.table, reader.no
+    again = AskResend(E, no, 1)
+    reader.feed(0, 2)
+
+    assert [] == table.put_off(no, now=0.0, is_vain=True)
+    assert ([], [again]) == (table.tick(now=0.9), table.tick(now=1.0))
+    assert [] == table.put_off(no, now=1.0, is_vain=True)
+    assert ([], [again]) == (table.tick(now=2.9), table.tick(now=3.0))
+    assert [StreamLost(E, no, LossReason.NO_ANSWER)] == table.put_off(no, now=3.0, is_vain=True)
+
+
+def test_questions_that_a_silent_bus_swallows_are_not_counted():
+    reader = Reader(put_off_s=1.0)
+    reader.feed(0, 2)
+
+    for now in range(20):
+        assert [] == reader.table.put_off(reader.no, now=now, is_vain=False)
+        assert [] == reader.feed(2, 3 + now)
+        assert [AskResend(E, reader.no, 1)] == reader.table.tick(now=now + 1.0)
+
+
+def test_a_question_that_is_put_off_is_dropped_where_the_stream_goes_on():
+    reader = Reader(put_off_s=1.0, quiet_s=4.0)
+    reader.feed(0, 2)
+    reader.table.put_off(reader.no, now=0.0, is_vain=True)
+
+    reader.feed(1)
+
+    assert [] == reader.table.tick(now=1.0)
+    assert [AskResend(E, reader.no, 3)] == reader.feed(4)
+
+
+def test_all_streams_that_an_engine_has_can_be_given_up():
+    reader = Reader()
+    reader.table.open(E, reader.sink)
+    reader.feed(0)
+
+    assert [StreamLost(E, reader.no, LossReason.NO_BUS)] == reader.table.lose_all(LossReason.NO_BUS)
+    assert 1 == len(reader.table)
+
+
 def test_too_much_behind_a_gap_loses_the_stream():
     reader = Reader(max_held=3)
 

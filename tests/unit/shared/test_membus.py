@@ -97,6 +97,30 @@ def test_a_cut_off_participant_hears_nothing_and_what_it_says_waits():
     MemoryWorld().run(scenario)
 
 
+def test_a_frozen_participant_loses_nothing():
+    async def scenario(world: World) -> None:
+        far, near = await world.bus(), await world.bus()
+        assert isinstance(far, MemoryBus)
+        at_far: list[int] = []
+        at_near: list[int] = []
+        await far.subscribe(Cancel, lambda m: at_far.append(m.stream))
+        await near.subscribe(Cancel, lambda m: at_near.append(m.stream))
+
+        far.freeze()
+        near.publish(cancel(1))
+        far.publish(cancel(2))
+        await asyncio.sleep(5)
+        assert (True, False) == (far.is_connected, far.is_answering)
+        assert ([1], []) == (at_near, at_far)
+        far.thaw()
+        await until(lambda: len(at_far) == 2)
+
+        assert ([1, 2], [1, 2]) == (at_near, at_far)
+        assert far.is_answering
+
+    MemoryWorld().run(scenario)
+
+
 def test_a_request_that_timed_out_during_a_cut_is_not_sent_after_it():
     async def scenario(world: World) -> None:
         client, server = await world.bus(), await world.bus()
