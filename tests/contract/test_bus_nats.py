@@ -6,7 +6,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from shared.bus import Bus
 from shared.errors import BusClosed, BusFull, RequestTimeout
 from shared.messages import ENGINE_GONE_S, HEARTBEAT_S, Cancel, Resend, Resent, TokenBatch
 from shared.natsbus import NatsBus
-from shared.natswire import PROBE_S
+from shared.natswire import EASE_BYTES, PROBE_S
 from shared.settings import NatsSettings
 from tests.support.buses import NatsWorld, World, in_thread, start, until
 from tests.support.fault_proxy import FROZEN, FaultProxy
@@ -305,19 +304,22 @@ def test_unsent_bytes_on_a_dead_connection_do_not_hold_up_reconnecting(nats_serv
     with FaultProxy(nats_server.port) as proxy:
         link = proxy.add("peer")
 
-        async def use(bus: NatsBus) -> None:
+        async def scenario(world: World) -> None:
+            bus = await world.bus()
+            assert isinstance(bus, NatsBus)
+            client = bus.client
             proxy.set(FROZEN)
-            for _ in range(200):
-                with suppress(BusFull):
+            async with asyncio.timeout(10):
+                while client.pending_data_size <= EASE_BYTES:
                     bus.publish(batch("x" * 100_000))
-                await asyncio.sleep(0)
-
-            await bus.client._process_op_err(errors.StaleConnectionError())
+                    await asyncio.sleep(0.001)
+            # What nats-py does about 15 s later by itself.
+            await client._process_op_err(errors.StaleConnectionError())
             await until(lambda: link.connects > 1)
             proxy.heal()
             await until(lambda: bus.is_connected, timeout_s=RECONNECT_S)
 
-        start(NatsSettings(url=link.url), use)
+        NatsWorld(link.url).run(scenario)
 
 
 def test_the_service_ends_when_reconnecting_has_stopped_without_a_word(own_nats_server: NatsServer):

@@ -91,7 +91,7 @@ def test_engines_that_come_back_later_than_the_gateway_are_waited_for():
             bus.cut()
         await asyncio.sleep(1.5)
         world.buses[0].heal()
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(2.2)
         for engine in world.engines:
             engine.bus.heal()
 
