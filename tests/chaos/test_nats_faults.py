@@ -58,7 +58,7 @@ def test_a_killed_server_that_comes_back(tmp_path):
 def test_a_partition(site, who):
     links = {"gateway": [site.gateway], "one engine": site.engines[:1], "all": site.proxy.links}
     cut = partial(site.proxy.set, CUT, *links[who])
-    # Answers that outlast the partition, so that the other side gives them up.
+    # Answers that last long enough for the other side to give them up.
     fault = Fault(f"{who} cut off for 3 s", cut, site.proxy.heal, 3.0, at_once=56, tokens=600)
 
     report = suffer(site, fault)
