@@ -20,6 +20,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from shared import logs
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
+from shared.natspings import TROUBLE, Pings
 from shared.natstransport import SteadyTransport
 from shared.quiet import Quiet
 from shared.wire import BusCounts, Listening, Receive, Wanted
@@ -28,12 +29,6 @@ EASE_BYTES = 1 << 20
 """nats-py's unsent bytes at which the sender waits for the server."""
 CLIENT_BUFFER_BYTES = 16 << 20
 """nats-py's own bound: far above `EASE_BYTES` plus one message, for users of the raw client."""
-PING_LIMIT_S = 60.0
-"""Longer than a dead connection stays unnoticed: only then is it safe to give a PING up (see `_ping`)."""
-PROBE_S = 0.5
-ANSWER_S = 0.5
-"""A server that has not answered a PING for so long is not heard. With the pause between two PINGs and between two heartbeats this is
-less than the silence that means death."""
 ROUND_TRIPS = 2
 RETRY_S = 0.2
 MAX_BACK_OFF_S = 2.0
@@ -44,8 +39,6 @@ STUCK_S = 30.0
 WATCH_S = 2.0
 FRAME_BYTES = 256
 """What a waiting frame takes beside its payload, about."""
-TROUBLE = (errors.Error, OSError)
-"""What the client's calls raise while a connection breaks."""
 
 
 class Frame(NamedTuple):
@@ -89,12 +82,10 @@ class NatsWire:
         self._connected.set()
         self._closed = False
         self._listening: set[_Listening] = set()
-        self._pings: set[asyncio.Task[bool]] = set()
+        self._pings = Pings(client, group)
         self._sender: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None
-        self._asked_s: float | None = None
-        """When the PING that waits for its answer left."""
         self._tried_s = 0.0
         """When the client last showed that it tries to reconnect."""
         self._max_payload = client.max_payload
@@ -107,7 +98,7 @@ class NatsWire:
         self._max_payload = self.client.max_payload
         self._sender = self._group.create_task(self._send_all(), name="bus sender")
         self._watch = self._group.create_task(self._watch_reconnecting(), name="bus watch")
-        self._probe = self._group.create_task(self._probe_forever(), name="bus probe")
+        self._probe = self._group.create_task(self._pings.probe_forever(), name="bus probe")
 
     def send(
         self,
@@ -196,8 +187,7 @@ class NatsWire:
     @property
     def is_answering(self) -> bool:
         """See `Wire.is_answering`."""
-        is_late = self._asked_s is not None and self._clock() - self._asked_s > ANSWER_S
-        return self.is_connected and not is_late
+        return self.is_connected and not self._pings.are_late
 
     @property
     def max_payload(self) -> int:
@@ -213,8 +203,7 @@ class NatsWire:
         for task in (self._sender, self._watch, self._probe):
             if task is not None:
                 task.cancel()
-        for ping in self._pings:
-            ping.cancel()
+        self._pings.cancel()
         while self._queue and self.client.is_connected:
             self._send_oldest()
         if not await self.end_client():
@@ -251,8 +240,7 @@ class NatsWire:
         """Client callback: the connection broke."""
         self._connected.clear()
         self._tried_s = self._clock()
-        for ping in self._pings:
-            ping.cancel()
+        self._pings.cancel()
         if self._sender is not None and not self._closed:
             self._log.warning("bus_disconnected", error=str(self.client.last_error or ""))
 
@@ -307,7 +295,7 @@ class NatsWire:
                 self._connected.clear()
                 await self._connected.wait()
             elif self.client.pending_data_size > EASE_BYTES:
-                await self._ping()
+                await self._pings.ping()
             else:
                 return
 
@@ -318,15 +306,6 @@ class NatsWire:
             away_s = self._clock() - self._tried_s
             if not self._connected.is_set() and not self.client.is_closed and away_s > STUCK_S:
                 raise BusClosed("reconnecting to the NATS server has stopped")
-
-    async def _probe_forever(self) -> None:
-        """Find out whether the server answers, long before the client takes the connection for dead."""
-        while True:
-            if self.client.is_connected:
-                self._asked_s = self._clock()
-                await self._ping()
-                self._asked_s = None
-            await asyncio.sleep(PROBE_S)
 
     def _check_alive(self) -> None:
         if self.client.is_closed and not self._closed:
@@ -358,31 +337,7 @@ class NatsWire:
                 raise BusClosed("the bus is closed")
             if not self.client.is_connected:
                 await self._connected.wait()
-            trips += await self._ping()
-
-    async def _ping(self) -> bool:
-        """Return whether the server answered a PING; false where the connection broke meanwhile.
-
-        The PING is a task of its own which the waiter does not cancel: in nats-py 2.16 the late answer to a PING
-        that was given up ends the client's reading task.
-        """
-        pong = self._pong()
-        try:
-            ping = self._group.create_task(pong, name="bus ping")
-        except RuntimeError as error:
-            pong.close()
-            raise BusClosed("the service is ending") from error
-        self._pings.add(ping)
-        ping.add_done_callback(self._pings.discard)
-        await asyncio.wait({ping})
-        return not ping.cancelled() and ping.result()
-
-    async def _pong(self) -> bool:
-        try:
-            await self.client.flush(timeout=PING_LIMIT_S)  # type: ignore[arg-type] # int by its hint only
-        except TROUBLE:
-            return False
-        return True
+            trips += await self._pings.ping()
 
 
 class _Listening:

@@ -15,7 +15,8 @@ from shared.bus import Bus
 from shared.errors import BusClosed, BusFull, RequestTimeout
 from shared.messages import ENGINE_GONE_S, HEARTBEAT_S, Cancel, Resend, Resent, TokenBatch
 from shared.natsbus import NatsBus
-from shared.natswire import EASE_BYTES, PROBE_S
+from shared.natspings import PROBE_S
+from shared.natswire import EASE_BYTES
 from shared.settings import NatsSettings
 from tests.support.buses import NatsWorld, World, in_thread, start, until
 from tests.support.fault_proxy import FROZEN, FaultProxy
