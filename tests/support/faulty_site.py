@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shared.client import HeadraceClient
-from shared.messages import EngineHeartbeat, EngineState
+from shared.ids import EngineId, GatewayId, StreamNo
+from shared.messages import EngineHeartbeat, EngineState, Resend, Resent
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings
 from tests.support.buses import in_thread, until
@@ -24,7 +25,7 @@ from tests.support.stream_load import Outcome, StreamLoad, tally
 
 STREAMS = 112
 AT_ONCE = 16
-TOKENS = 60
+TOKENS = 120
 FIELDS: dict[str, Any] = {"ignore_eos": True, "seed": 5}
 """The fake's words depend on the seed at any temperature."""
 BODY = FIELDS | {"max_tokens": TOKENS, "temperature": 0}
@@ -36,6 +37,8 @@ CALM_S = 15.0
 POLL_S = 0.05
 PROMPTS = [f"prompt {number % 8}" for number in range(STREAMS)]
 LONG = {"max_tokens": 6000, "ignore_eos": True}
+
+NOBODY = GatewayId("gnobody")
 
 Step = Callable[[], None]
 """Begins or ends a fault; may block."""
@@ -95,7 +98,8 @@ class FaultySite:
             answered = group.create_task(self._until_answered())
             whole = group.create_task(self._until_whole())
             report.recovered_s, report.whole_s = await answered, await whole
-            report.take(outcomes := await running, tally(outcomes, expected))
+            outcomes = await running
+            report.take(outcomes, tally(outcomes, expected))
             watch.cancel()
         report.noticed_s = None if watch.cancelled() else watch.result()
         await self.check_calm()
@@ -108,7 +112,7 @@ class FaultySite:
         site = self.site
         for name in ("open_streams", "in_flight_choices", "open_calls"):
             await site.until_figure(name, 0, timeout_s=CALM_S)
-        async with self.beats() as beats:
+        async with self.watching() as (_, beats):
             await until(
                 lambda: (
                     len(beats) == ENGINES
@@ -122,7 +126,7 @@ class FaultySite:
             )
 
     async def check_whole(self) -> None:
-        """Fail unless every way over the bus works: submit, cancel, tokens, heartbeats, the NATS API."""
+        """Fail unless every way over the bus works: submit, cancel, tokens, resend, heartbeats, the NATS API."""
         body = BODY | {"messages": [{"role": "user", "content": "all well?"}]}
         async with HeadraceClient(self.server.url) as client:
             http = await self.site.ask(body)
@@ -130,14 +134,24 @@ class FaultySite:
             async with aclosing(client.stream_chat(self.site.service, body | LONG)) as stream:
                 await anext(stream)
         assert http["choices"] == over_nats["choices"]
+        await self._check_resends()
         await self.check_calm()
         assert ENGINES == await self.site.figure("engines_ready")
         assert 1 == await self.site.figure("gateways")
 
+    async def _check_resends(self) -> None:
+        async with self.watching() as (bus, beats):
+            await until(lambda: len(beats) == ENGINES)
+            for engine in list(beats):
+                question = Resend(engine=engine, gateway=NOBODY, stream=StreamNo(1), from_seq=0)
+                answer = await bus.request(question, timeout_s=CALM_S)
+                assert isinstance(answer, Resent)
+                assert answer.gone
+
     @asynccontextmanager
-    async def beats(self) -> AsyncIterator[dict[str, EngineHeartbeat]]:
-        """Yield the latest heartbeat of each engine, kept up to date."""
-        latest: dict[str, EngineHeartbeat] = {}
+    async def watching(self) -> AsyncIterator[tuple[NatsBus, dict[EngineId, EngineHeartbeat]]]:
+        """Yield a bus straight to the server, and the latest heartbeat of each engine, kept up to date."""
+        latest: dict[EngineId, EngineHeartbeat] = {}
 
         def on_beat(beat: EngineHeartbeat) -> None:
             latest[beat.engine] = beat
@@ -147,7 +161,7 @@ class FaultySite:
             bus = await NatsBus.connect(settings, group=group, name="watcher")
             try:
                 await bus.subscribe(EngineHeartbeat, on_beat, service=self.site.service)
-                yield latest
+                yield bus, latest
             finally:
                 await bus.close(drain_s=0.5)
 
