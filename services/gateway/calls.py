@@ -241,7 +241,7 @@ class Calls:
             # Of a request that one engine took, no other can say that it is at fault: the way of going on is.
             assert way is not None
             part.barred.add(way)
-        if not self._can_go_on(part, was_unheard=setback.is_unheard):
+        if not self._can_go_on(part, setback):
             self._end(part.call, Outcome.FAILED, refusals.broken_off(setback))
             return False
         part.advance(PartEvent.LOST)
@@ -253,10 +253,10 @@ class Calls:
         self._observer.retried(part, setback)
         return True
 
-    def _can_go_on(self, part: Part, *, was_unheard: bool) -> bool:
+    def _can_go_on(self, part: Part, setback: Setback) -> bool:
         """Get the part ready for another engine; return whether its attempts are not used up."""
         return (
-            part.go_on(now=self._clock(), was_unheard=was_unheard)
+            part.go_on(setback, now=self._clock())
             and part.attempts < self._settings.max_attempts
             and part.losses <= self._settings.max_losses
         )

@@ -20,6 +20,7 @@ from services.gateway.phases import (
     PartEvent,
     PartPhase,
 )
+from services.gateway.refusals import Setback
 from services.gateway.said import Said
 from shared.ids import EngineId, StreamNo, new_request_id
 from shared.messages import Delta, Priority, Prompt, Usage
@@ -186,11 +187,12 @@ class Part:
         self.stream = None
         self._is_fast = False
 
-    def go_on(self, *, now: float, was_unheard: bool = False) -> bool:
+    def go_on(self, setback: Setback, *, now: float) -> bool:
         """Get ready for another engine; return whether there is a way to go on."""
-        if self.lost_at is None or not was_unheard:
+        was_lost = self.has_begun or setback.is_unheard or setback.blame > 0
+        if was_lost and (self.lost_at is None or not setback.is_unheard):
             self.lost_at = now
-        if was_unheard:
+        if setback.is_unheard:
             self.attempts -= 1
         if self.has_begun:
             self.losses += 1

@@ -180,7 +180,7 @@ def test_a_killed_engine_is_replaced_and_each_word_comes_once(site):
         site.add_gateway()
         victim = site.add_engine()
         await site.ready()
-        asked = LONG | {"max_tokens": 300, "temperature": 0.0}
+        asked = LONG | {"max_tokens": 1200, "temperature": 0.0}
         async with HeadraceClient(site.server.url) as client:
             wanted = await site.ask(asked)
             whole = asyncio.ensure_future(site.ask(asked))  # noqa: TID251

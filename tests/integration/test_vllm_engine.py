@@ -31,7 +31,13 @@ async def bare(rig: EngineRig, prompt: list[int], **sampling) -> list[list[int]]
 
 
 @pytest.mark.parametrize(
-    "sampling", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 11}, {"n": 2, "seed": 12}]
+    "sampling",
+    [
+        {"temperature": 0.0},
+        # In full, since ours follow the model's own defaults and those of `SamplingParams` are vLLM's.
+        {"temperature": 1.0, "top_p": 1.0, "seed": 11},
+        {"temperature": 1.0, "top_p": 1.0, "n": 2, "seed": 12},
+    ],
 )
 def test_the_tokens_are_those_of_vllm_itself(vllm_rig: EngineRig, sampling):
     prompt = [2000, 3000, 4000]

@@ -189,6 +189,24 @@ def test_a_full_engine_sends_the_prompt_to_the_next():
     play(scenario)
 
 
+def test_an_engine_without_room_is_no_reason_to_wait():
+    async def scenario(world: GatewayWorld) -> None:
+        await world.add_gateway(admission={"over_commit": 50.0})
+        await world.add_engine(max_streams=1, max_waiting=1, step_s=0.01)
+        for _ in range(2):
+            world.start(call(max_tokens=1000))
+            await asyncio.sleep(0.2)
+        began = world.loop.time()
+
+        refused = await world.answer(call())
+
+        assert refused.error is not None
+        assert (503, "overloaded") == (refused.error.status, refused.error.code)
+        assert world.loop.time() - began < 0.1
+
+    play(scenario)
+
+
 def test_a_draining_engine_finishes_what_it_has_and_gets_nothing_new():
     async def scenario(world: GatewayWorld) -> None:
         await world.add_gateway()
