@@ -121,6 +121,7 @@ class HttpApi:
         tenant = self._reception.tenant(headers.get("authorization"))
         self._check_source(exchange)
         call = self._reception.parse(kind, exchange.body)
+        exchange.body = b""  # the call may wait for long, and has the prompt already
         asked = {name: value for name in ASKED_HEADERS if (value := headers.get(name)) is not None}
         call = merge_headers(call, asked, self._reception.limits)
         caller = Caller(
