@@ -227,7 +227,7 @@ class ZygoteClient:
             with suppress(ConnectionError):
                 while line := await reader.readline():
                     self._on_event(EVENTS.decode(line))
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             self._gone = f"it sends what is no event: {error}"
         finally:
             self._writer.close()
@@ -235,6 +235,8 @@ class ZygoteClient:
 
     def _on_event(self, event: Event) -> None:
         match event:
+            case Ready() if self._ready.done():
+                raise ValueError("it is ready a second time")
             case Ready():
                 self._ready.set_result(event)
             case Failed(reason):
@@ -251,7 +253,10 @@ class ZygoteClient:
                 if asked is not None and not asked.done():
                     asked.set_exception(OSError(reason))
             case Exited(pid, code):
-                self._running.pop(pid).set_result(code)
+                ended = self._running.pop(pid, None)
+                if ended is None:
+                    raise ValueError(f"process {pid}, which is none of its children, ended")
+                ended.set_result(code)
             case Refused(reason):
                 raise ValueError(reason)
 
