@@ -253,10 +253,9 @@ class ZygoteClient:
                 if asked is not None and not asked.done():
                     asked.set_exception(OSError(reason))
             case Exited(pid, code):
-                ended = self._running.pop(pid, None)
-                if ended is None:
+                if pid not in self._running:
                     raise ValueError(f"process {pid}, which is none of its children, ended")
-                ended.set_result(code)
+                self._running.pop(pid).set_result(code)
             case Refused(reason):
                 raise ValueError(reason)
 
