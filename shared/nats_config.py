@@ -12,8 +12,9 @@ import msgspec
 
 from shared.acl import CLIENT, RESPONSE_EXPIRY, SERVICES, Permissions, inbox_prefix, permissions
 
-MAX_PAYLOAD_BYTES = 1 << 20
-"""The server's default, written down since the gateway relies on it; longer prompts travel by reference."""
+MAX_PAYLOAD_BYTES = 8 << 20
+"""Room for every prompt that the HTTP door takes (4 MiB) beside what was said already; NATS advises against more (decision 6).
+A server with its own default of 1 MiB will do as well: longer prompts get a 413 there."""
 MAX_PENDING_BYTES = 64 << 20
 WRITE_DEADLINE = "10s"
 MAX_STORE_BYTES = 4 << 30

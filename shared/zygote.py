@@ -227,7 +227,7 @@ class ZygoteClient:
             with suppress(ConnectionError):
                 while line := await reader.readline():
                     self._on_event(EVENTS.decode(line))
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             self._gone = f"it sends what is no event: {error}"
         finally:
             self._writer.close()
@@ -235,25 +235,32 @@ class ZygoteClient:
 
     def _on_event(self, event: Event) -> None:
         match event:
+            case Ready() if self._ready.done():
+                raise ValueError("it is ready a second time")
             case Ready():
                 self._ready.set_result(event)
             case Failed(reason):
                 self._gone = reason
             case Spawned(ticket, pid):
-                ended = self._running[pid] = asyncio.get_running_loop().create_future()
-                asked = self._asked.get(ticket)
-                if asked is None or asked.done():  # given up meanwhile: nobody would ever end it
-                    self.send(Signal(pid, signal.SIGKILL))
-                else:
-                    asked.set_result(ZygoteChild(self, pid, ended))
+                self._on_spawned(ticket, pid)
             case NotSpawned(ticket, reason):
                 asked = self._asked.get(ticket)
                 if asked is not None and not asked.done():
                     asked.set_exception(OSError(reason))
             case Exited(pid, code):
+                if pid not in self._running:
+                    raise ValueError(f"process {pid}, which is none of its children, ended")
                 self._running.pop(pid).set_result(code)
             case Refused(reason):
                 raise ValueError(reason)
+
+    def _on_spawned(self, ticket: int, pid: int) -> None:
+        ended = self._running[pid] = asyncio.get_running_loop().create_future()
+        asked = self._asked.get(ticket)
+        if asked is None or asked.done():  # given up meanwhile: nobody would ever end it
+            self.send(Signal(pid, signal.SIGKILL))
+        else:
+            asked.set_result(ZygoteChild(self, pid, ended))
 
     def _leave_nobody_waiting(self) -> None:
         self._gone = self._gone or "it ended"

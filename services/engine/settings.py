@@ -142,7 +142,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     drain_s: float = 30.0
     """Time that running streams get to finish after SIGTERM."""
     batch_bytes: int = 512 << 10
-    """Bound of one token message, below the bus limit of 1 MiB; more deltas are split."""
+    """Bound of one token message, below the 1 MiB of a bus with NATS's defaults; more deltas are split."""
     ring: RingSettings = RingSettings()
     vllm: VllmSettings = VllmSettings()
     fake: FakeSettings = FakeSettings()

@@ -26,6 +26,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     has_own_seed: bool = False
     """The caller gave the seed, so that the same answer is to come again."""
     user: str = ""
+    prompt_bytes: int = 0
+    """About what all prompts take in memory."""
     work_tokens: int = 0
     """Estimated token work over all prompts and choices: prompt bytes ÷ 4 + tokens allowed to be generated.
     For admission and routing only."""

@@ -180,6 +180,7 @@ class Calls:
             tenant=running.caller.tenant,
             priority=running.priority,
             choices=running.choices,
+            prompt_bytes=running.call.prompt_bytes,
             work_tokens=running.call.work_tokens,
             deadline=running.deadline,
         )

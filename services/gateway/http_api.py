@@ -120,6 +120,7 @@ class HttpApi:
         tenant = self._reception.tenant(headers.get("authorization"))
         self._check_source(exchange)
         call = self._reception.parse(kind, exchange.body)
+        exchange.body = b""  # the call may wait for long, and has the prompt already
         call = merge_headers(call, headers, self._reception.limits)
         caller = Caller(
             tenant=tenant,

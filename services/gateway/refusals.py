@@ -78,6 +78,8 @@ def not_admitted(verdict: Verdict) -> ApiError:
             message = "You have too many requests waiting; try again later."
         case AdmitReason.QUEUE_FULL:
             message = "Too many requests of this class are waiting; try again later."
+        case AdmitReason.PROMPTS_FULL:
+            message = "The prompts under way take all the memory that they may; try again later."
         case AdmitReason.NO_ENGINE:
             return unavailable(
                 "No engine of this model is ready.", code="no_engine", retry_after_s=retry
@@ -146,14 +148,15 @@ def not_reached(error: BusError) -> Setback:
         case TooBig():
             too_big = ApiError(
                 413,
-                f"The prompt is too large for the message bus ({error.payload_bytes} bytes; at most {error.max_bytes}).",
+                f"The prompt is too large for the message bus ({error.payload_bytes} bytes; at most {error.max_bytes}, its `max_payload`).",
                 kind="invalid_request_error",
                 code="request_too_large",
             )
             return Setback(error=too_big, is_final=True)
         case BusFull() | BusClosed():
+            why = "is not reachable" if isinstance(error, BusClosed) else "takes nothing more now"
             return Setback(
-                error=unavailable("The message bus is not reachable.", code="bus_unavailable"),
+                error=unavailable(f"The message bus {why}; try again.", code="bus_unavailable"),
                 is_final=True,
             )
         case NoResponder():

@@ -348,3 +348,32 @@ def test_unfinished_bodies_are_bounded_together(run):
             assert 0 == it.shell.unfinished_body_bytes
 
     run(scenario)
+
+
+def test_large_requests_have_their_turn_one_in_a_tick(run):
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        this_tick: list[Exchange] = []
+        together: list[int] = []
+
+        def handler(exchange: Exchange) -> None:
+            if not this_tick:
+                loop.call_soon(this_tick.clear)
+            this_tick.append(exchange)
+            together.append(len(this_tick))
+            exchange.respond(200, b"%d" % len(exchange.body))
+
+        async with served(handler, max_body_bytes=8 * MIB) as it:
+            wires = [await it.wire() for _ in range(6)]
+            for wire in wires:
+                wire.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\n")
+                wire.send(b"x" * (MIB - 1))
+            await until(lambda: it.shell.unfinished_body_bytes == 6 * (MIB - 1))
+            for wire in wires:
+                wire.send(b"x")
+            answers = [await wire.answer() for wire in wires]
+
+            assert [b"1048576"] * 6 == [answer.body for answer in answers]
+            assert [1] * 6 == together
+
+    run(scenario)

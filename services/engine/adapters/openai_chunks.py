@@ -6,7 +6,10 @@ Reasoning that a server splits off (`reasoning_content`) has no place in our con
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from services.engine.ports import Piece
 from shared.messages import (
@@ -19,11 +22,16 @@ from shared.messages import (
     Usage,
 )
 
+_Byte = Annotated[int, Meta(ge=0, le=255)]
+_Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""What a server sends goes over the bus, whose integers end at 64 bits."""
+_Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
 
 class _TopEntry(msgspec.Struct):
     token: str
     logprob: float
-    bytes: list[int] | None = None
+    bytes: list[_Byte] | None = None
 
 
 class _LogprobEntry(_TopEntry):
@@ -45,7 +53,7 @@ class _Function(msgspec.Struct):
 
 
 class _ToolCall(msgspec.Struct):
-    index: int = 0
+    index: _Count = 0
     id: str | None = None
     function: _Function | None = None
 
@@ -61,16 +69,16 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
-    stop_reason: str | int | None = None
+    stop_reason: str | _Number | None = None
 
 
 class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _UsagePart(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
 
@@ -282,7 +290,7 @@ def error_body(raw: bytes) -> ErrorBody:
     """Return what an error says, whatever shape it has."""
     try:
         return msgspec.json.decode(raw, type=ErrorBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ErrorBody(message=raw[:500].decode(errors="replace"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_EVENT_BYTES = 512 << 10
-"""An event becomes a delta on the bus, whose limit is 1 MiB; msgpack is never longer than the JSON was."""
+"""An event becomes a delta on the bus, whose limit is 1 MiB where it is least; msgpack is never longer than the JSON was."""
 
 
 class EventTooBigError(Exception):
@@ -38,4 +38,4 @@ class SseReader:
         elif line.startswith(b"data:"):
             data = line[5:].removeprefix(b" ")
             self._data.append(data)
-            self._data_bytes += len(data)
+            self._data_bytes += len(line)  # with the field's name: empty ones must not be free

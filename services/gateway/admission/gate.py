@@ -11,6 +11,7 @@ import math
 from typing_extensions import override
 
 from services.gateway.admission.fairqueue import FairQueue
+from services.gateway.admission.memory import PromptMemory
 from services.gateway.admission.pace import Pace
 from services.gateway.admission.verdict import (
     AdmissionSettings,
@@ -30,10 +31,10 @@ RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 class Inside:
     """A request that was let in."""
 
-    __slots__ = ("choices", "since")
+    __slots__ = ("offer", "since")
 
-    def __init__(self, choices: int, since: float) -> None:
-        self.choices = choices
+    def __init__(self, offer: Offer, since: float) -> None:
+        self.offer = offer
         self.since = since
 
 
@@ -51,6 +52,7 @@ class Gate:
         }
         self._inside: dict[Ticket, Inside] = {}
         self._waiting: dict[Ticket, Offer] = {}
+        self._memory = PromptMemory(settings)
         self._pace = Pace()
         self._limit = 0
         self._empty_since: float | None = None
@@ -75,11 +77,15 @@ class Gate:
         if self._limit == 0:
             retry = self._settings.no_engine_retry_s
             return [Verdict(ticket=offer.ticket, reason=AdmitReason.NO_ENGINE, retry_after_s=retry)]
+        if not self._memory.has_room(offer):
+            return [self._refused(offer, AdmitReason.PROMPTS_FULL)]
         if not self._waiting and self._fits(offer.choices):
+            self._memory.add(offer)
             return [self._let_in(offer, AdmitReason.FREE, since=now, now=now)]
         refusal = self._refusal(offer, now=now)
         if refusal is not None:
             return [refusal]
+        self._memory.add(offer)
         self._waiting[offer.ticket] = offer
         self._queues[offer.priority].push(offer, now=now)
         served = self._serve(now=now)
@@ -92,7 +98,8 @@ class Gate:
         inside = self._inside.pop(ticket, None)
         if inside is None:
             return []
-        self.in_flight -= inside.choices
+        self.in_flight -= inside.offer.choices
+        self._memory.remove(inside.offer)
         self._pace.held(now - inside.since)
         return self._serve(now=now)
 
@@ -102,6 +109,7 @@ class Gate:
         if offer is None:
             return []
         self._queues[offer.priority].remove(offer)
+        self._memory.remove(offer)
         return self._serve(now=now)
 
     def set_limit(self, limit: int, *, now: float) -> list[Verdict]:
@@ -127,6 +135,7 @@ class Gate:
     def _throw_out(self, offer: Offer, reason: AdmitReason, *, now: float) -> Verdict:
         del self._waiting[offer.ticket]
         self._queues[offer.priority].remove(offer)
+        self._memory.remove(offer)
         retry = (
             self._settings.no_engine_retry_s
             if reason is AdmitReason.NO_ENGINE
@@ -139,7 +148,7 @@ class Gate:
         return self.in_flight + choices <= self._limit or (self._limit > 0 and self.in_flight == 0)
 
     def _let_in(self, offer: Offer, reason: AdmitReason, *, since: float, now: float) -> Verdict:
-        self._inside[offer.ticket] = Inside(offer.choices, now)
+        self._inside[offer.ticket] = Inside(offer, now)
         self.in_flight += offer.choices
         return Verdict(ticket=offer.ticket, reason=reason, waited_s=now - since)
 
@@ -153,6 +162,9 @@ class Gate:
             reason = AdmitReason.TOO_LATE
         else:
             return None
+        return self._refused(offer, reason)
+
+    def _refused(self, offer: Offer, reason: AdmitReason) -> Verdict:
         return Verdict(ticket=offer.ticket, reason=reason, retry_after_s=self._retry_after_s(offer))
 
     def _wait_s(self, offer: Offer) -> float | None:

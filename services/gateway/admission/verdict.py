@@ -29,6 +29,8 @@ class AdmitReason(StrEnum):
     """The tenant has as many requests waiting as it may: refused, try later."""
     QUEUE_FULL = "queue_full"
     """The class has as many requests waiting as it may: refused, try later."""
+    PROMPTS_FULL = "prompts_full"
+    """The prompts under way take as much memory as they may: refused, try later."""
     TOO_LATE = "too_late"
     """By the measured pace its turn comes after its deadline: refused now, not then."""
     EXPIRED = "expired"
@@ -48,6 +50,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority
     choices: int
     """Slots at engines it takes: prompts × n."""
+    prompt_bytes: int = 0
+    """Memory that its prompts take until it ends."""
     work_tokens: int
     """Its price in the fair share."""
     deadline: float
@@ -81,6 +85,10 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may wait in one class; about 2 KB each beside their bodies."""
     queue_per_tenant: int = 1024
     """Requests of one tenant that may wait in one class."""
+    prompt_bytes: int = 512 << 20
+    """Memory that the prompts of a service may take, waiting and running; one alone always may."""
+    prompt_bytes_per_tenant: int = 256 << 20
+    """The same for those of one tenant."""
     over_commit: float = 1.1
     """Choices sent per slot of the engines: a short queue there, so that no slot idles until a finished stream is known here."""
     default_passed_over: int = 4

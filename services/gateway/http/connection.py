@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import IntEnum
+from functools import partial
 from typing import Final, cast
 
 from typing_extensions import override
@@ -21,6 +22,8 @@ from services.gateway.http.shell import Outbox, Shell
 
 TURNED_AWAY_AT_ONCE: Final = 256
 """Connections over the limit that are being told so; more are dropped without a word."""
+LARGE_BODY_BYTES: Final = 262_144
+"""Reading a larger one may take tens of milliseconds, so that one has its turn in a tick."""
 _REQUESTS_PER_TICK: Final = 32
 """Of one connection that are answered at once; then the others on this loop have their turn."""
 _UNAVAILABLE: Final = 503
@@ -225,8 +228,16 @@ class Connection(asyncio.Protocol):
         shell.counts.requests += 1
         self._deadline = _NEVER
         exchange = self._exchange = Exchange(self, request)
+        if len(request.body) > LARGE_BODY_BYTES:
+            shell.turns.add(partial(self._handle, exchange))
+        else:
+            self._handle(exchange)
+
+    def _handle(self, exchange: Exchange) -> None:
+        if not exchange.is_open:
+            return  # its client left before its turn came
         try:
-            shell.handler(exchange)
+            self._shell.handler(exchange)
         except Exception as error:  # noqa: BLE001 - a fault in one request must not end the others on this loop
             self._report("HTTP handler failed", error)
             self._answer_failure(exchange)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,26 @@ class Outbox:
             exchange.flush()
 
 
+class Turns:
+    """Has what holds the loop for long happen once a tick: timers, such as heartbeats, and other connections come in between."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Have something called in a tick to come; it must not raise."""
+        if not self._waiting:
+            self._loop.call_soon(self._next)
+        self._waiting.append(call)
+
+    def _next(self) -> None:
+        self._waiting[0]()
+        self._waiting.popleft()
+        if self._waiting:
+            self._loop.call_soon(self._next)
+
+
 class Shell:
     """Shared by the connections of one server."""
 
@@ -89,6 +109,7 @@ class Shell:
         self.loop = loop
         self.heads = Heads()
         self.outbox = Outbox(loop)
+        self.turns = Turns(loop)
         self.counts = HttpCounts()
         self.connections: set[Connection] = set()
         self.max_connections = settings.max_connections

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta
 from services.gateway.call import Call, invalid
 from services.gateway.openai import request
 from services.gateway.openai.limits import RequestLimits
-from services.gateway.openai.messages import ChatMessage, canonical_json
+from services.gateway.openai.messages import ChatMessage, canonical_json, count_parts
 from services.gateway.openai.request import Count
 from services.gateway.openai.tools import Tool, ToolChoice, choice_text, tools_json
 from services.gateway.openai.unsupported import CHAT, Undecoded, refuse_unsupported
@@ -82,6 +82,7 @@ def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
         priority=request.priority(chat),
         has_own_seed=chat.seed is not None,
         user=chat.user or chat.safety_identifier or "",
+        prompt_bytes=prompt_bytes,
         work_tokens=prompt_bytes // BYTES_PER_TOKEN + output_tokens * sampling.n,
     )
 
@@ -90,6 +91,11 @@ def _prompt(chat: ChatBody, limits: RequestLimits) -> ChatPrompt:
     if not 1 <= len(chat.messages) <= limits.max_messages:
         raise invalid(
             f"`messages` has {len(chat.messages)} entries; it needs 1 to {limits.max_messages}.",
+            param="messages",
+        )
+    if (parts := count_parts(chat.messages)) > limits.max_parts:
+        raise invalid(
+            f"`messages` have {parts} parts and tool calls; at most {limits.max_parts}.",
             param="messages",
         )
     tools = chat.tools or []

@@ -18,6 +18,9 @@ from shared.messages import Prompt, TextPrompt, TokensPrompt
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for this endpoint only."""
 
+TOKEN_ID_BYTES = 36
+"""What a token id takes in memory: a place in a list, and a number."""
+
 
 class CompletionBody(request.CommonBody, frozen=True, kw_only=True):
     """A request to continue one text or several."""
@@ -62,6 +65,7 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
         priority=request.priority(completion),
         has_own_seed=completion.seed is not None,
         user=completion.user or "",
+        prompt_bytes=sum(map(_prompt_bytes, prompts)),
         work_tokens=sum(map(_prompt_tokens, prompts)) + output_tokens,
     )
 
@@ -105,8 +109,14 @@ def _check_counts(
         )
 
 
+def _prompt_bytes(prompt: Prompt) -> int:
+    if isinstance(prompt, TokensPrompt):
+        return len(prompt.token_ids) * TOKEN_ID_BYTES
+    assert isinstance(prompt, TextPrompt)
+    return len(prompt.text.encode())
+
+
 def _prompt_tokens(prompt: Prompt) -> int:
     if isinstance(prompt, TokensPrompt):
         return len(prompt.token_ids)
-    assert isinstance(prompt, TextPrompt)
-    return len(prompt.text.encode()) // BYTES_PER_TOKEN
+    return _prompt_bytes(prompt) // BYTES_PER_TOKEN

@@ -13,6 +13,8 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     A prompt of 128 k tokens is about 0.5 MB of English text; 4 MB of text hold the loop for some 30 ms.
     Each prompt must also fit a message of the NATS server (1 MiB)."""
     max_messages: int = 4096
+    max_parts: int = 16_384
+    """Content parts and tool calls of all messages together: a body of nothing else would hold the loop for a third of a second."""
     max_prompts: int = 256
     """Prompts of one completion request."""
     max_prompt_tokens: int = 1024 * 1024

@@ -105,6 +105,13 @@ class AssistantMessage(_Turn, frozen=True, tag="assistant"):
 ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 
 
+def count_parts(messages: list[ChatMessage]) -> int:
+    """Return how many content parts and tool calls the messages have."""
+    parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
+    calls = (message.tool_calls for message in messages if isinstance(message, AssistantMessage))
+    return parts + sum(map(len, filter(None, calls)))
+
+
 def canonical_json(messages: list[ChatMessage]) -> bytes:
     """Return the conversation as the engine gets it: no nulls, plain strings, known roles."""
     return _encode([_plain(message, index) for index, message in enumerate(messages)])

@@ -92,6 +92,31 @@ def field_notes(limits: RequestLimits) -> dict[str, str]:
     }
 
 
+def field_bounds(limits: RequestLimits) -> dict[str, dict[str, Json]]:
+    """Return the bounds of request fields that are settings, by field name and JSON type."""
+    label = {"string": {"maxLength": limits.max_label_chars}}
+    alternatives = {"integer": {"maximum": limits.max_logprobs}}
+    return {
+        "n": {"integer": {"maximum": limits.max_n}},
+        "messages": {"array": {"minItems": 1, "maxItems": limits.max_messages}},
+        "prompt": {"array": {"minItems": 1}},
+        "stop": {
+            "string": {"minLength": 1, "maxLength": limits.max_stop_chars},
+            "array": {"maxItems": limits.max_stop},
+        },
+        "stop_token_ids": {"array": {"maxItems": limits.max_stop_token_ids}},
+        "logit_bias": {"object": {"maxProperties": limits.max_logit_bias}},
+        "logprobs": alternatives,
+        "top_logprobs": alternatives,
+        "tools": {"array": {"maxItems": limits.max_tools}},
+        "best_of": {"integer": {"minimum": 1, "maximum": limits.max_n}},
+        "model": label,
+        "user": label,
+        "safety_identifier": label,
+        "prompt_cache_key": label,
+    }
+
+
 def _paths(limits: RequestLimits) -> Json:
     return {
         "/v1/chat/completions": {
@@ -160,7 +185,7 @@ def _read(operation: str, summary: str, content: Json) -> Json:
         "operationId": operation,
         "summary": summary,
         "responses": {"200": {"description": summary, "content": content}}
-        | _errors("401", "404", "500"),
+        | _errors("400", "401", "404", "500"),
     }
 
 
@@ -220,11 +245,14 @@ def _schemas(limits: RequestLimits) -> Json:
         ref_template="#/components/schemas/{name}",
     )
     tables = {"ChatBody": unsupported.CHAT, "CompletionBody": unsupported.COMPLETION}
-    notes = field_notes(limits)
+    notes, bounds = field_notes(limits), field_bounds(limits)
     for name, table in tables.items():
         fields = schemas[name]["properties"]
         for note in fields.keys() & notes.keys():
             fields[note]["description"] = notes[note]
+        for bound in fields.keys() & bounds.keys():
+            for schema in (fields[bound], *fields[bound].get("anyOf", ())):
+                schema.update(bounds[bound].get(schema.get("type"), {}))
         for field, entry in table.items():
             fields[field] = {
                 "description": f"Not supported: {entry.reason}.",

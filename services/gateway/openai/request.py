@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from services.gateway.call import invalid
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.refusal import body_too_large, from_validation, malformed
-from services.gateway.openai.tools import FunctionName, Schema, check_bytes, check_depth
+from services.gateway.openai.tools import FunctionName, Schema, check_schema
 from shared.messages import Priority, Sampling
 
 INT64_MAX = 2**63 - 1
@@ -260,7 +260,5 @@ def _format(body: CommonBody, limits: RequestLimits) -> tuple[bool, bytes | None
             return True, None
         case JsonSchemaFormat(json_schema):
             param = "response_format.json_schema.schema"
-            check_depth(json_schema.schema, limits, param=param)
-            encoded = _encode(json_schema.schema)
-            check_bytes(encoded, limits.max_schema_bytes, param=param)
+            encoded = check_schema(json_schema.schema, limits, limits.max_schema_bytes, param=param)
             return False, encoded

@@ -57,6 +57,8 @@ def tools_json(tools: list[Tool], limits: RequestLimits) -> bytes:
         raise invalid(
             f"`tools` has {len(tools)} entries; at most {limits.max_tools}.", param="tools"
         )
+    encoded = _encode(tools)
+    check_bytes(encoded, limits.max_tools_bytes, param="tools")
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         path = f"tools[{index}].function"
@@ -64,8 +66,6 @@ def tools_json(tools: list[Tool], limits: RequestLimits) -> bytes:
             raise invalid(f"`{path}.name` is used twice.", param=f"{path}.name")
         seen.add(tool.function.name)
         check_depth(tool.function.parameters, limits, param=f"{path}.parameters")
-    encoded = _encode(tools)
-    check_bytes(encoded, limits.max_tools_bytes, param="tools")
     return encoded
 
 
@@ -84,6 +84,14 @@ def choice_text(choice: ToolChoice | None, tools: list[Tool]) -> str:
             f"`tool_choice` names `{name}`, which is not in `tools`.", param="tool_choice"
         )
     return f"function:{name}"
+
+
+def check_schema(schema: Schema, limits: RequestLimits, bound: int, *, param: str) -> bytes:
+    """Return a schema's JSON; its size is checked first, since looking into millions of parts takes seconds."""
+    encoded = _encode(schema)
+    check_bytes(encoded, bound, param=param)
+    check_depth(schema, limits, param=param)
+    return encoded
 
 
 def check_bytes(encoded: bytes, bound: int, *, param: str) -> None:

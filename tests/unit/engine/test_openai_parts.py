@@ -15,19 +15,52 @@ from services.engine.adapters.openai_refusal import refusal_of
 from services.engine.adapters.sse import MAX_EVENT_BYTES, EventTooBigError, SseReader
 from services.engine.ports import EngineFailedError, Job, RefusedError
 from services.engine.settings import OpenAiSettings
-from shared.ids import RequestId
+from shared.codec import decode, encode
+from shared.ids import EngineId, GatewayId, RequestId, StreamNo
 from shared.messages import (
     ChatPrompt,
+    Delta,
     Finish,
     Priority,
     RefuseReason,
     Sampling,
     StreamError,
     TextPrompt,
+    TokenBatch,
     TokensPrompt,
 )
 
 # --- events
+
+FRAGMENTS = [
+    {"delta": {"content": "a"}},
+    {"delta": {"content": "\ud800"}},
+    {"delta": {"content": None, "tool_calls": [{"index": 10**30}]}},
+    {"delta": {"tool_calls": [{"index": -1, "function": {"name": "f", "arguments": None}}]}},
+    {"text": "b", "index": 1, "finish_reason": "stop"},
+    {"text": "", "index": 0, "finish_reason": "length", "stop_reason": 10**30},
+    {"text": "c", "index": -1},
+    {"logprobs": {"content": [{"token": "a", "logprob": -1, "bytes": [300]}]}},
+    {"logprobs": {"content": [{"token": "a", "logprob": -1, "bytes": [-1]}]}},
+    {"logprobs": {"content": [{"token": "a", "logprob": -1e308, "top_logprobs": None}]}},
+    {"logprobs": {"tokens": ["a", "b"], "token_logprobs": [None], "top_logprobs": [None]}},
+    {"logprobs": {"tokens": ["a"], "token_logprobs": [-1], "top_logprobs": []}},
+]
+STREAM_PIECES = [
+    *(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode() for choice in FRAGMENTS),
+    *(
+        b"data: %b\n\n" % json.dumps({"usage": {"prompt_tokens": count}}).encode()
+        for count in (10**30, -5, 3, None, 1.5, "3")
+    ),
+    *(
+        b"data: %b\n\n" % json.dumps({"error": error}).encode()
+        for error in ({"message": "\ud800"}, {"code": 10**30}, [], "x", None, {"code": 400})
+    ),
+    b'data: {"error":' + b'{"x":' * 990 + b"1" + b"}" * 990 + b"}\n\n",
+    b'data: {"choices":[{"logprobs":{"content":[{"token":"a","logprob":1e999}]}}]}\n\n',
+    b'data: {"choices":[{"logprobs":{"content":[{"token":"a","logprob":NaN}]}}]}\n\n',
+    *(b"data: [DONE]\n\n", b"data:", b"\n", b"\r\n\r\n", b": ping\n", b"event: error\n", b"\0"),
+]
 
 
 @given(
@@ -59,6 +92,32 @@ def test_an_endless_event_is_given_up():
 
     with pytest.raises(EventTooBigError):
         reader.feed(b"x" * 1000)
+
+
+def test_endless_empty_lines_of_data_are_given_up():
+    reader = SseReader()
+    reader.feed(b"data:\n" * (MAX_EVENT_BYTES // 5))
+
+    with pytest.raises(EventTooBigError):
+        reader.feed(b"data:\n")
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from(STREAM_PIECES), max_size=20))
+def test_no_stream_does_more_than_break_and_what_it_gives_can_travel(parts):
+    events, reader = SseReader(), ChunkReader(choices=2, prompt_tokens=1)
+    pieces = []
+    try:
+        for part in parts:
+            for found in events.feed(part):
+                pieces += reader.read(found)
+        pieces += reader.end()
+    except BrokenStreamError as broken:
+        pieces += reader.fail(broken.error)
+    for number, piece in enumerate(pieces):
+        fields = (StreamNo(1), number, piece.choice, piece.text, piece.token_ids)
+        travelling = Delta(*fields, piece.finish, piece.extra)
+        batch = TokenBatch(gateway=GatewayId("g"), engine=EngineId("e"), deltas=[travelling])
+        assert batch == decode(TokenBatch, encode(batch))
 
 
 # --- pieces

@@ -28,6 +28,10 @@ def patterns(count: int, pattern: str = "^a+$") -> dict:
     return {"properties": {f"p{number}": {"pattern": pattern} for number in range(count)}}
 
 
+def strings(count: int, **keywords: object) -> dict:
+    return {"prefixItems": [{"type": "string", **keywords}] * count}
+
+
 AT_BOUND = [
     {},
     nested(limits.MAX_DEPTH),
@@ -40,6 +44,11 @@ AT_BOUND = [
     {"pattern": f"^a{{1,{limits.MAX_REPEAT}}}$"},
     patterns(limits.MAX_REPEATS // limits.MAX_REPEAT, f"a{{{limits.MAX_REPEAT}}}"),
     {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    {"anyOf": [wide(limits.MAX_PROPERTIES)] * 6},
+    strings(300, maxLength=100),
+    strings(100, format="date-time"),
+    patterns(30, r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"),
+    {"pattern": r"^\\+?\\d{1,3}[-. ]?\\d{1,4}[-. ]?\\d{1,9}$"},
 ]
 
 BEYOND = [
@@ -53,6 +62,12 @@ BEYOND = [
     ({"patternProperties": {"a" * (limits.MAX_PATTERN_CHARS + 1): {}}}, "pattern"),
     ({"pattern": f"a{{{limits.MAX_REPEAT + 1}}}"}, "repeat"),
     ({"pattern": f"a{{2,{'9' * 200}}}"}, "repeat"),
+    ({"anyOf": [wide(limits.MAX_PROPERTIES)] * 7}, "too long"),
+    (strings(100, maxLength=1000), "too long"),
+    (strings(200, format="uri"), "too long"),
+    (patterns(8, ".*" + "[a-z]+" * 30), "too long"),
+    ({"pattern": "^" + ".{0,32}x" * 4 + "$"}, "too long"),
+    ({"pattern": "^(([a-z]{0,20}x){0,20}y){0,20}$"}, "too long"),
     (patterns(limits.MAX_REPEATS // limits.MAX_REPEAT + 1, f"a{{{limits.MAX_REPEAT}}}"), "repeat"),
 ]
 

@@ -21,14 +21,14 @@ from shared.ids import TenantId
 from shared.messages import Priority
 
 
-def offer(no: int, *, tenant="a", priority=Priority.DEFAULT, choices=1, work=100, deadline=1e9):
+def offer(no: int, *, tenant="a", choices=1, size=0, **fields):
+    defaults = {"priority": Priority.DEFAULT, "work_tokens": 100, "deadline": 1e9}
     return Offer(
         ticket=Ticket(no),
         tenant=TenantId(tenant),
-        priority=priority,
         choices=choices,
-        work_tokens=work,
-        deadline=deadline,
+        prompt_bytes=size,
+        **(defaults | fields),
     )
 
 
@@ -112,9 +112,9 @@ def test_tenants_of_a_class_share_by_work_not_by_count():
     made = gate(1)
     made.offer(offer(0), now=0.0)
     for no in range(1, 21):
-        made.offer(offer(no, tenant="big", work=1000), now=0.0)
+        made.offer(offer(no, tenant="big", work_tokens=1000), now=0.0)
     for no in range(101, 141):
-        made.offer(offer(no, tenant="small", work=100), now=0.0)
+        made.offer(offer(no, tenant="small", work_tokens=100), now=0.0)
 
     first = drain(made, [0])[:22]
 
@@ -166,6 +166,25 @@ def test_full_queues_refuse_with_a_time_to_try_again(bounds, tenants, reason):
 
     assert [AdmitReason.QUEUED, AdmitReason.QUEUED, reason] == [v.reason for v in verdicts]
     assert verdicts[-1].retry_after_s == 1.0
+
+
+def test_prompts_take_only_so_much_memory_in_all_and_of_one_tenant():
+    made = gate(1, prompt_bytes=100, prompt_bytes_per_tenant=60)
+    full, queued = AdmitReason.PROMPTS_FULL, AdmitReason.QUEUED
+
+    assert made.offer(offer(0, size=500), now=0.0)[0].is_admitted, "alone it may be of any size"
+    assert made.offer(offer(1, size=1), now=0.0)[0].reason is full
+    made.finished(Ticket(0), now=1.0)
+    seen = [
+        made.offer(offer(no, tenant=tenant, size=size), now=1.0)[0].reason
+        for no, (tenant, size) in enumerate(
+            [("a", 40), ("a", 20), ("a", 1), ("b", 40), ("c", 1)], 2
+        )
+    ]
+
+    assert [AdmitReason.FREE, queued, full, queued, full] == seen
+    made.left(Ticket(3), now=1.0)
+    assert made.offer(offer(9, tenant="a", size=20), now=1.0)[0].reason is queued
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_at_once():
@@ -245,7 +264,11 @@ class Book:
     """What an observer of the verdicts believes."""
 
     def __init__(self) -> None:
-        self.made = Gate(AdmissionSettings(queue_per_class=8, queue_per_tenant=4))
+        self.made = Gate(
+            AdmissionSettings(
+                queue_per_class=8, queue_per_tenant=4, prompt_bytes=20, prompt_bytes_per_tenant=12
+            )
+        )
         self.choices: dict[int, int] = {}
         self.inside: set[int] = set()
         self.waiting: set[int] = set()
@@ -274,6 +297,7 @@ class Book:
                             tenant=tenant,
                             priority=priority,
                             choices=choices,
+                            size=choices - 1,
                             deadline=deadline,
                         ),
                         now=self.now,
@@ -303,6 +327,8 @@ def test_counts_always_agree_with_the_verdicts_and_return_to_nothing(events):
         book.play(event)
         assert sum(book.choices[no] for no in book.inside) == book.made.in_flight
         assert len(book.waiting) == book.made.waiting
+        held = book.inside | book.waiting
+        assert sum(book.choices[no] - 1 for no in held) == book.made._memory.total_bytes
         fresh = book.inside - before
         alone = len(book.inside) == 1
         assert not fresh or book.made.in_flight <= book.limit or alone
@@ -314,6 +340,7 @@ def test_counts_always_agree_with_the_verdicts_and_return_to_nothing(events):
             book.play(("finish", no))
 
     assert (0, 0) == (book.made.in_flight, book.made.waiting)
+    assert (0, {}) == (book.made._memory.total_bytes, book.made._memory._by_tenant)
 
 
 @given(EVENTS)

@@ -71,7 +71,8 @@ def test_every_cell_of_a_parts_life(phase, event):
 def test_every_refusal_of_the_gate_says_when_to_come_back(reason):
     error = refusals.not_admitted(Verdict(ticket=Ticket(1), reason=reason, retry_after_s=7.0))
 
-    is_limit = reason in {AdmitReason.TENANT_FULL, AdmitReason.QUEUE_FULL}
+    limits = {AdmitReason.TENANT_FULL, AdmitReason.QUEUE_FULL, AdmitReason.PROMPTS_FULL}
+    is_limit = reason in limits
     assert (429 if is_limit else 503, 7.0) == (error.status, error.retry_after_s)
     assert ("rate_limit_error" if is_limit else "server_error") == error.kind
 

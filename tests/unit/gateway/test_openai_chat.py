@@ -369,3 +369,27 @@ def test_field_names_that_look_like_the_decoders_own_words_do_no_harm(trick):
     assert 400 == refusal(messages=[{"role": "user", "content": "x", trick: 1}]).status
     assert 400 == refusal(messages=[{"role": trick}]).status
     assert 400 == refusal(logit_bias={trick: 1}).status
+
+
+def test_parts_are_bounded_over_all_messages():
+    text, call = {"type": "text", "text": ""}, {"id": "c", "type": "function"}
+    call["function"] = {"name": "f", "arguments": ""}
+    half = LIMITS.max_parts // 2
+    messages = [
+        {"role": "user", "content": [text] * half},
+        {"role": "assistant", "tool_calls": [call] * half},
+    ]
+
+    assert 1 == len(chat(messages=messages).prompts)
+    assert "messages" == refusal(messages=[*messages, {"role": "user", "content": [text]}]).param
+
+
+def test_a_schema_of_a_million_parts_is_refused_by_its_size():
+    schema = {"x": [{}] * 1_000_000}
+
+    error = refusal(
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    )
+    assert "bytes" in str(error)
+    function = {"name": "f", "parameters": schema}
+    assert "bytes" in str(refusal(tools=[{"type": "function", "function": function}]))
