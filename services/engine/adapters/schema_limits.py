@@ -39,10 +39,17 @@ _PROPERTY_COST = 5
 _FORMAT_COST = 70
 _LENGTH_COST = 0.25
 """Of each character that a string's length is counted to."""
+_NEW_LENGTH_COST = 50
+_NEW_LENGTH_CHAR_COST = 4
+_NEW_LENGTH_CHARS = 700
+"""Of a length that no other string has: equal ones share most of what is built, and long ones share within themselves."""
 _REPEAT_COST = 6
 """Of each time that a piece of a pattern is repeated."""
 _STAR_COST = 40
 """Of each `*`, `+` and open `{m,}`."""
+
+_NESTED_COST = 4
+"""Of each way to combine repeats, where groups are repeated too."""
 
 _COUNTS = frozenset(
     (
@@ -56,6 +63,7 @@ _COUNTS = frozenset(
         "maxContains",
     )
 )
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
 _LENGTHS = ("minLength", "maxLength")
 _REPEAT = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 
@@ -84,6 +92,7 @@ def _refusal(message: str, param: str) -> RefusedError:
 def _fault(schema: dict[str, Any]) -> str | None:
     """Return what is too much, if anything."""
     patterns: list[str] = []
+    lengths: set[float] = set()
     cost = 0.0
     for nodes, (depth, value) in enumerate(_walk(schema), start=1):
         if depth > MAX_DEPTH:
@@ -94,10 +103,12 @@ def _fault(schema: dict[str, Any]) -> str | None:
             if fault := _object_fault(value):
                 return fault
             patterns += _patterns(value)
+            lengths.update(_lengths(value))
             cost += _object_cost(value)
     if fault := _pattern_fault(patterns):
         return fault
-    if cost + sum(map(_pattern_cost, patterns)) > MAX_COST:
+    cost += sum(map(_new_length_cost, lengths)) + sum(map(_pattern_cost, patterns))
+    if cost > MAX_COST:
         return "would take too long to build: use fewer properties, formats, lengths and repeats in patterns"
     return None
 
@@ -155,21 +166,32 @@ def _number(digits: str) -> int:
 
 def _object_cost(value: dict[str, Any]) -> float:
     properties = value.get("properties")
-    lengths = [value[key] for key in _LENGTHS if isinstance(value.get(key), int | float)]
     return (
         (len(properties) * _PROPERTY_COST if isinstance(properties, dict) else 0)
         + (_FORMAT_COST if isinstance(value.get("format"), str) else 0)
-        + max(lengths, default=0) * _LENGTH_COST
+        + max(_lengths(value), default=0) * _LENGTH_COST
     )
+
+
+def _lengths(value: dict[str, Any]) -> list[float]:
+    return [value[key] for key in _LENGTHS if isinstance(value.get(key), int | float)]
+
+
+def _new_length_cost(length: float) -> float:
+    return _NEW_LENGTH_COST + min(length, _NEW_LENGTH_CHARS) * _NEW_LENGTH_CHAR_COST
 
 
 def _pattern_cost(pattern: str) -> float:
     """Return what a pattern takes: its repeats side by side, and the ways in which those of no fixed number can be combined."""
-    cost, ways = 0.0, 1
+    cost, ways, longest = 0.0, 1, 0
     for match in _REPEAT.finditer(pattern):
         cost += _repeat(match) * _REPEAT_COST
-        if match[2] and match[3]:
+        if not match[2]:
+            longest = max(longest, _repeat(match))
+        elif match[3]:
             ways *= 1 + max(0, _number(match[3]) - _number(match[1]))
-        elif match[2]:
+        else:
             cost += _STAR_COST
+    if _REPEATED_GROUP.search(pattern):
+        ways *= (1 + longest) * _NESTED_COST
     return cost + ways + (pattern.count("*") + pattern.count("+")) * _STAR_COST

@@ -32,6 +32,10 @@ def strings(count: int, **keywords: object) -> dict:
     return {"prefixItems": [{"type": "string", **keywords}] * count}
 
 
+def lengths(count: int, least: int) -> dict:
+    return {"properties": {f"p{n}": {"maxLength": least + n} for n in range(count)}}
+
+
 AT_BOUND = [
     {},
     nested(limits.MAX_DEPTH),
@@ -45,7 +49,9 @@ AT_BOUND = [
     patterns(limits.MAX_REPEATS // limits.MAX_REPEAT, f"a{{{limits.MAX_REPEAT}}}"),
     {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
     {"anyOf": [wide(limits.MAX_PROPERTIES)] * 6},
-    strings(300, maxLength=100),
+    strings(250, maxLength=100),
+    lengths(10, 100),
+    lengths(2, 4000),
     strings(100, format="date-time"),
     patterns(30, r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"),
     {"pattern": r"^\\+?\\d{1,3}[-. ]?\\d{1,4}[-. ]?\\d{1,9}$"},
@@ -64,9 +70,12 @@ BEYOND = [
     ({"pattern": f"a{{2,{'9' * 200}}}"}, "repeat"),
     ({"anyOf": [wide(limits.MAX_PROPERTIES)] * 7}, "too long"),
     (strings(100, maxLength=1000), "too long"),
+    (lengths(20, 100), "too long"),
+    (lengths(3, 4000), "too long"),
     (strings(200, format="uri"), "too long"),
     (patterns(8, ".*" + "[a-z]+" * 30), "too long"),
     ({"pattern": "^" + ".{0,32}x" * 4 + "$"}, "too long"),
+    ({"pattern": "^(.{50}x){0,50}$"}, "too long"),
     ({"pattern": "^(([a-z]{0,20}x){0,20}y){0,20}$"}, "too long"),
     (patterns(limits.MAX_REPEATS // limits.MAX_REPEAT + 1, f"a{{{limits.MAX_REPEAT}}}"), "repeat"),
 ]
