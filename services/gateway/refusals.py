@@ -86,13 +86,13 @@ def not_admitted(verdict: Verdict) -> ApiError:
             )
         case AdmitReason.TOO_LATE:
             return unavailable(
-                "At the present load your request's turn would come after its timeout.",
+                "At the present load your request's turn would come too late for an answer within its timeout.",
                 code="overloaded",
                 retry_after_s=retry,
             )
         case AdmitReason.EXPIRED:
             return unavailable(
-                "The request's timeout passed before its turn came.",
+                "The request's turn did not come in time for an answer within its timeout.",
                 code="overloaded",
                 retry_after_s=retry,
             )

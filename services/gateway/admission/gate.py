@@ -100,7 +100,7 @@ class Gate:
             return []
         self.in_flight -= inside.offer.choices
         self._memory.remove(inside.offer)
-        self._pace.held(now - inside.since)
+        self._pace.held(now - inside.since, work_tokens=_work_of_choice(inside.offer))
         return self._serve(now=now)
 
     def left(self, ticket: Ticket, *, now: float) -> list[Verdict]:
@@ -122,13 +122,13 @@ class Gate:
         return self._serve(now=now)
 
     def tick(self, *, now: float) -> list[Verdict]:
-        """Refuse those who wait in vain: deadline passed, or no engine for longer than the grace."""
+        """Refuse those who wait in vain: too late for an answer, or no engine for longer than the grace."""
         empty_since = self._empty_since
         if empty_since is not None and now - empty_since >= self._settings.no_engine_grace_s:
             reason, doomed = AdmitReason.NO_ENGINE, list(self._waiting.values())
         else:
             reason = AdmitReason.EXPIRED
-            doomed = [offer for offer in self._waiting.values() if offer.deadline <= now]
+            doomed = [offer for offer in self._waiting.values() if self._is_late(offer, now=now)]
         verdicts = [self._throw_out(offer, reason, now=now) for offer in doomed]
         return verdicts + self._serve(now=now) if verdicts else verdicts
 
@@ -147,6 +147,11 @@ class Gate:
         """Whether there is room; what is larger than the limit goes alone."""
         return self.in_flight + choices <= self._limit or (self._limit > 0 and self.in_flight == 0)
 
+    def _is_late(self, offer: Offer, *, now: float) -> bool:
+        """Whether an answer that is begun at `now` would not be whole in time: an engine would work for nobody."""
+        hold_s = self._pace.hold_s(work_tokens=_work_of_choice(offer))
+        return now + hold_s >= offer.deadline
+
     def _let_in(self, offer: Offer, reason: AdmitReason, *, since: float, now: float) -> Verdict:
         self._inside[offer.ticket] = Inside(offer, now)
         self.in_flight += offer.choices
@@ -158,7 +163,7 @@ class Gate:
             reason = AdmitReason.TENANT_FULL
         elif len(queue) >= self._settings.queue_per_class:
             reason = AdmitReason.QUEUE_FULL
-        elif (wait_s := self._wait_s(offer)) is not None and now + wait_s >= offer.deadline:
+        elif self._is_late(offer, now=now + (self._wait_s(offer) or 0.0)):
             reason = AdmitReason.TOO_LATE
         else:
             return None
@@ -192,6 +197,9 @@ class Gate:
             queue = self._queues[priority]
             head = queue.peek()
             assert head is not None
+            if self._is_late(head.offer, now=now):
+                verdicts.append(self._throw_out(head.offer, AdmitReason.EXPIRED, now=now))
+                continue
             if not self._fits(head.offer.choices):
                 break
             queue.take()
@@ -214,3 +222,7 @@ class Gate:
             if priority is not served:
                 waits = len(self._queues[priority]) > 0
                 self._passed[priority] = self._passed[priority] + 1 if waits else 0
+
+
+def _work_of_choice(offer: Offer) -> int:
+    return offer.work_tokens // max(1, offer.choices)

@@ -32,9 +32,9 @@ class AdmitReason(StrEnum):
     PROMPTS_FULL = "prompts_full"
     """The prompts under way take as much memory as they may: refused, try later."""
     TOO_LATE = "too_late"
-    """By the measured pace its turn comes after its deadline: refused now, not then."""
+    """By the measured pace its turn comes too late for an answer within its deadline: refused now, not then."""
     EXPIRED = "expired"
-    """The deadline passed while it waited: refused."""
+    """While it waited it became too late for an answer within its deadline: refused."""
     NO_ENGINE = "no_engine"
     """No engine of the service is ready: refused, try later."""
 

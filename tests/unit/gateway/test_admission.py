@@ -201,6 +201,24 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once():
     assert AdmitReason.QUEUED is fine.reason
 
 
+def test_nobody_is_let_in_whose_answer_would_come_too_late():
+    made = gate(1)
+    made.offer(offer(0), now=0.0)
+    made.finished(Ticket(0), now=10.0)  # so an answer to as much work takes ten seconds
+    made.offer(offer(1), now=10.0)
+    long, short = offer(2, deadline=32.0), offer(3, work_tokens=1, deadline=32.0)
+    assert [AdmitReason.QUEUED] == [each.reason for each in made.offer(long, now=10.0)]
+    assert [AdmitReason.QUEUED] == [each.reason for each in made.offer(short, now=10.0)]
+    hopeless = offer(4, deadline=29.0)
+    assert [AdmitReason.TOO_LATE] == [each.reason for each in made.offer(hopeless, now=10.0)]
+
+    verdicts = made.finished(Ticket(1), now=25.0)
+
+    assert [(2, AdmitReason.EXPIRED), (3, AdmitReason.TURN)] == [
+        (each.ticket, each.reason) for each in verdicts
+    ]
+
+
 def test_a_deadline_that_passes_in_the_queue_is_refused():
     made = gate(1)
     made.offer(offer(0), now=0.0)
