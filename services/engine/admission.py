@@ -23,6 +23,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int
     waiting: int
     """Choices accepted or asked about, and not begun."""
+    free: int = 0
+    """Choices that could be begun at once: a burst that finds them free does not wait for long."""
     outstanding_tokens: int
     tokens_per_s: float
 
@@ -83,7 +85,7 @@ def _no_room(submit: Submit, room: Room) -> RefusedError | None:
     # Written so that a NaN is refused too.
     if not submit.deadline_s > 0:
         message = "the deadline had passed before the engine was asked"
-    elif room.waiting + submit.sampling.n > room.max_waiting:
+    elif room.waiting + submit.sampling.n > room.max_waiting + room.free:
         message = f"{room.waiting} choices wait here, the limit is {room.max_waiting}"
     else:
         return None

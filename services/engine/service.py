@@ -242,12 +242,14 @@ class EngineService:
 
     def _why_not(self, submit: Submit) -> RefusedError | None:
         """Return why this submit cannot be taken now."""
-        limits = self._limits
+        limits, load = self._limits, self._load()
+        max_streams = limits.max_streams if limits else 0
         room = Room(
-            max_streams=limits.max_streams if limits else 0,
+            max_streams=max_streams,
             resumes=limits.resumes if limits else False,
             max_waiting=self._settings.max_waiting,
-            waiting=self._load().waiting + self._intake.pending,
+            waiting=load.waiting + self._intake.pending,
+            free=max(0, max_streams - load.running),
             outstanding_tokens=self._streams.outstanding_tokens,
             tokens_per_s=self._pace.per_s,
         )

@@ -138,7 +138,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     metrics_port: int = 0
     """Loopback port of `/metrics`; 0: none."""
     max_waiting: int = 512
-    """Choices accepted and not yet running; beyond it a submit is refused as overloaded."""
+    """Choices accepted and not yet running, beside those for which there is a free place; beyond it a submit is refused as overloaded."""
     drain_s: float = 30.0
     """Time that running streams get to finish after SIGTERM."""
     batch_bytes: int = 512 << 10

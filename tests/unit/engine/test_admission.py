@@ -120,3 +120,11 @@ def test_the_same_moment_twice_changes_nothing():
     pace.update(100, now=1.0)
 
     assert pace.per_s == 0.0
+
+
+def test_a_burst_that_finds_free_places_is_taken():
+    full = msgspec.structs.replace(ROOM, waiting=10)
+
+    assert why_not(SUBMIT, health(), full) is not None
+    assert why_not(SUBMIT, health(), msgspec.structs.replace(full, free=1)) is None
+    assert why_not(SUBMIT, health(), msgspec.structs.replace(full, waiting=11, free=1)) is not None
