@@ -47,7 +47,7 @@ hypothesis.settings.load_profile("headrace")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what changes the size of a test."""
     parser.addoption(
-        "--sim-hours", type=float, default=1.0, help="virtual time of tests/sim/test_day.py"
+        "--sim-hours", type=float, default=0.5, help="virtual time of tests/sim/test_day.py"
     )
 
 

@@ -86,16 +86,6 @@ def test_an_engine_that_is_told_to_stop(platform):
     assert (0, 0) == (seen.failed, seen.wrong), seen
 
 
-def test_every_kind_of_request_survives_a_killed_engine(platform):
-    async def kill() -> None:
-        os.kill(pids_of(platform, "services.engine")[0], signal.SIGKILL)
-
-    seen = play(platform, kill, logprobs=True, top_logprobs=2, stop=["never said"], seed=5)
-
-    assert (0, 0) == (seen.failed, seen.wrong), seen
-    assert seen.continued > 0
-
-
 def test_one_gateway_of_two_is_killed(platform):
     async def kill() -> None:
         os.kill(pids_of(platform, "services.gateway")[0], signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Hours of a fleet with faults from a seed, in virtual time: each accepted request ends once and rightly, and nothing grows.
 
-An hour by default; `pytest tests/sim/test_day.py --sim-hours 24` is the day.
+Half an hour by default; `pytest tests/sim/test_day.py --sim-hours 24` is the day.
 """
 
 from __future__ import annotations
