@@ -62,6 +62,7 @@ def test_a_partition_of_all(site):
     assert report.connects >= PEERS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["gateway", "one engine"])
 def test_a_partition_of_one(site, who):
     links = {"gateway": [site.gateway], "one engine": site.engines[:1]}

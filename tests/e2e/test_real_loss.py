@@ -88,8 +88,11 @@ def play(platform: Platform, victim: Callable[[Platform], int], number: signal.S
 
 @pytest.mark.parametrize(
     ("victim", "number"),
-    [(front, signal.SIGKILL), (core, signal.SIGKILL), (core, signal.SIGSTOP)],
-    ids=["kill the engine", "kill its core", "freeze its core"],
+    [
+        pytest.param(front, signal.SIGKILL, id="kill the engine", marks=pytest.mark.long),
+        pytest.param(core, signal.SIGKILL, id="kill its core"),
+        pytest.param(core, signal.SIGSTOP, id="freeze its core", marks=pytest.mark.long),
+    ],
 )
 def test_the_text_is_the_same_to_the_letter(pair, victim, number):
     seen = play(pair, victim, number)
