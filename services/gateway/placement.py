@@ -78,10 +78,11 @@ class Placement:
         beats = self._engines.beats(part.call.call.model)
         if part.way is Way.RESUME:
             able = [beat for beat in beats if beat.resumes]
-            if able:
-                beats = able
-            else:
+            if beats and not able:
+                # Not while nobody is there: who comes may well resume.
                 part.way = Way.REPLAY
+            else:
+                beats = able
         facts = RouteFacts(
             service=part.call.call.model,
             work_tokens=part.work_tokens,

@@ -270,10 +270,13 @@ def test_an_engine_that_comes_soon_is_waited_for():
         engine.kill()
         await asyncio.sleep(4.0)
         assert not recorder.over.is_set()
-        await world.add_engine(step_s=0.01)
+        said = len(recorder.deltas)
+        late = await world.add_engine(step_s=0.01)
         await recorder.over.wait()
 
         check_same(recorder, wanted)
+        # It goes on behind what was said, although for a while nobody was there who could.
+        assert late.backend.load().step <= TOKENS - said + 2
 
     play(scenario)
 
