@@ -58,6 +58,9 @@ def type_text(kind: object) -> str:
         "shared.messages.parts.",
         "shared.messages.engine.",
         "shared.messages.gateway.",
+        "shared.messages.ledger.",
+        "shared.messages.stages.",
+        "shared.messages.tracer.",
         "shared.ids.",
     ):
         text = text.replace(prefix, "")

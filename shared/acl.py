@@ -20,7 +20,7 @@ from shared.messages import (
     Delivery,
 )
 
-SERVICES = ("gateway", "engine", "console")
+SERVICES = ("gateway", "engine", "tracer", "console")
 CLIENT = "client"
 """What a caller without a password may do: use the public API, nothing else."""
 

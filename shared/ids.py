@@ -17,6 +17,9 @@ EngineId = NewType("EngineId", str)
 GatewayId = NewType("GatewayId", str)
 """One gateway process life."""
 
+TracerId = NewType("TracerId", str)
+"""One tracer process life."""
+
 ServiceName = NewType("ServiceName", str)
 """Name of an LLM service; what clients put into `model`."""
 
@@ -35,6 +38,11 @@ def new_engine_id() -> EngineId:
 def new_gateway_id() -> GatewayId:
     """Return a fresh gateway id, safe as a NATS subject token."""
     return GatewayId("g" + secrets.token_hex(ID_BYTES))
+
+
+def new_tracer_id() -> TracerId:
+    """Return a fresh tracer id, safe as a NATS subject token."""
+    return TracerId("t" + secrets.token_hex(ID_BYTES))
 
 
 def new_request_id(prefix: str) -> RequestId:

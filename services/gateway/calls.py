@@ -20,14 +20,14 @@ from services.gateway.continuation import DivergedError
 from services.gateway.gates import Gates
 from services.gateway.openai.ending import failure_of, total_usage
 from services.gateway.outlet import Caller, Outlet
-from services.gateway.phases import CallEvent, CallPhase, Outcome, PartEvent, PartPhase
+from services.gateway.phases import CallEvent, CallPhase, PartEvent, PartPhase
 from services.gateway.placement import Placement
 from services.gateway.refusals import Setback
 from services.gateway.running import Part, RunningCall
 from shared import logs
 from shared.clock import Clock
 from shared.ids import EngineId
-from shared.messages import Delta, Finish
+from shared.messages import Delta, Finish, Outcome
 
 WAIT_S = 0.2
 """Between two looks for an engine where none is there."""

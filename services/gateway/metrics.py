@@ -20,10 +20,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from services.gateway.phases import Outcome
 from services.gateway.refusals import Setback
 from services.gateway.running import Part, RunningCall
-from shared.messages import Priority
+from shared.messages import Outcome, Priority
 from shared.metrics import BusCollector, new_registry, render
 from shared.typedbus import TypedBus
 

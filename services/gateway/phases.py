@@ -85,21 +85,3 @@ PART_LIFE: Transitions[PartPhase, PartEvent] = Transitions(
         PartPhase.DONE: {},
     },
 )
-
-
-class Outcome(StrEnum):
-    """How a call ended; the label of the request metric."""
-
-    FINISHED = "finished"
-    LEFT = "left"
-    """The client went away or cancelled."""
-    REFUSED = "refused"
-    """Not admitted: full, too late, no engine."""
-    EXPIRED = "expired"
-    """The deadline of the request passed."""
-    INVALID = "invalid"
-    """An engine found the request itself at fault."""
-    FAILED = "failed"
-    """Engines failed, and no other could take over."""
-    STOPPED = "stopped"
-    """The gateway was stopped and its time to drain was over."""

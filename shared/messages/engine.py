@@ -9,6 +9,7 @@ import msgspec
 
 from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
 from shared.messages.parts import Message, Value
+from shared.messages.stages import Spent
 
 
 class Usage(Value, frozen=True, kw_only=True):
@@ -76,6 +77,8 @@ class DeltaExtra(Value, frozen=True, kw_only=True):
     usage: Usage | None = None
     """Only on the last delta of the stream."""
     error: StreamError | None = None
+    spent: Spent | None = None
+    """With the first and the last delta of the stream, where the backend can tell."""
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -131,6 +134,8 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
     version: str = ""
     zone: str = ""
     host: str = ""
+    boot: str = ""
+    """Of the host's kernel: processes of one boot share a monotonic clock."""
     max_model_len: int = 0
     """Context length in tokens."""
     max_streams: int = 0

@@ -63,6 +63,8 @@ class Accepted(Message, tag="engine.accepted.v1", frozen=True, kw_only=True):
     engine: EngineId
     stream: StreamNo
     prompt_tokens: int
+    held_us: int = 0
+    """From the arrival of the submit to this reply: the rest of the round trip was spent on the way."""
 
 
 class Refused(Message, tag="engine.refused.v1", frozen=True, kw_only=True):

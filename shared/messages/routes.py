@@ -8,7 +8,10 @@ import msgspec
 
 from shared.messages.engine import EngineHeartbeat, Resent, TokenBatch
 from shared.messages.gateway import Accepted, Cancel, GatewayHeartbeat, Refused, Resend, Submit
+from shared.messages.ledger import BlackBox, LedgerBatch
 from shared.messages.parts import Message
+from shared.messages.stages import StageBatch, StepDetail, StepQuery
+from shared.messages.tracer import TracerHeartbeat
 
 HEARTBEAT_S = 0.5
 ENGINE_GONE_S = 1.9
@@ -23,6 +26,16 @@ class Delivery(StrEnum):
     """At most once, now or never."""
     REQUEST = "request"
     """Core with exactly one awaited reply."""
+    STREAM = "stream"
+    """As core, and the server keeps it for a while (`Route.stream`), so that who comes later can read it."""
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server keeps of a subject, in memory; the oldest goes first."""
+
+    name: str
+    max_age_s: float
+    max_bytes: int
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +48,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     replies: tuple[type[Message], ...] = ()
     key: str | None = None
     """Field whose messages keep their order."""
+    stream: Stream | None = None
 
 
 ROUTES: dict[type[Message], Route] = {
@@ -79,6 +93,42 @@ ROUTES: dict[type[Message], Route] = {
         owner="gateway",
         readers=("gateway", "engine", "console"),
         key="gateway",
+    ),
+    TracerHeartbeat: Route(
+        subject="hr.heartbeat.tracer.{tracer}",
+        delivery=Delivery.CORE,
+        owner="tracer",
+        readers=("console",),
+        key="tracer",
+    ),
+    StageBatch: Route(
+        subject="hr.stage.{service}.{engine}",
+        delivery=Delivery.CORE,
+        owner="engine",
+        readers=("tracer", "console"),
+        key="engine",
+    ),
+    LedgerBatch: Route(
+        subject="hr.ledger.{service}",
+        delivery=Delivery.STREAM,
+        owner="gateway",
+        readers=("tracer", "console"),
+        key="gateway",
+        stream=Stream(name="HR_LEDGER", max_age_s=3600.0, max_bytes=256 << 20),
+    ),
+    StepQuery: Route(
+        subject="hr.engine.{engine}.steps",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("engine",),
+        replies=(StepDetail,),
+    ),
+    BlackBox: Route(
+        subject="hr.blackbox.{service}.{engine}",
+        delivery=Delivery.CORE,
+        owner="console",
+        readers=("tracer",),
+        key="engine",
     ),
 }
 

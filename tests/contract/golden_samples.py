@@ -11,7 +11,11 @@ from pathlib import Path
 import msgspec
 
 from shared.codec import encode, tag_of
-from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId
+from shared.ids import (
+    ServiceName,
+    StreamNo,
+    TenantId,
+)
 from shared.messages import (
     Accepted,
     Cancel,
@@ -40,17 +44,15 @@ from shared.messages import (
     TopLogprob,
     Usage,
 )
+from tests.contract.golden_ledger import ENGINE, GATEWAY, IDS, LEDGER_SAMPLES, REQUEST, STREAM
 
 FOLDER = Path(__file__).parent / "golden"
 INDEX = FOLDER / "index.json"
 
-ENGINE, GATEWAY = EngineId("e0011223344556677"), GatewayId("g8899aabbccddeeff")
-STREAM = StreamNo(4_711)
-IDS = {"engine": ENGINE, "stream": STREAM}
 BASE_SUBMIT = {
     **IDS,
     "gateway": GATEWAY,
-    "request": RequestId("chatcmpl-00112233445566778899aabb"),
+    "request": REQUEST,
     "service": ServiceName("smollm2"),
     "deadline_s": 30.5,
 }
@@ -109,6 +111,7 @@ FAILED = Delta(
 )
 
 SAMPLES: dict[str, Message] = {
+    **LEDGER_SAMPLES,
     "submit.chat": Submit(
         **BASE_SUBMIT,
         prompt=ChatPrompt(
