@@ -22,10 +22,10 @@ import hypothesis
 import pytest
 
 from tests.support.nats_server import NatsServer
-from tests.support.real_model import smollm2
+from tests.support.real_model import model_fetch, smollm2
 from tests.support.vllm_rig import vllm_rig
 
-__all__ = ["smollm2", "vllm_rig"]
+__all__ = ["model_fetch", "smollm2", "vllm_rig"]
 
 IN_CI = bool(os.environ.get("CI"))  # noqa: TID251 - a property of the run, not a setting of the product
 LOOPBACK = ("127.", "::1", "::ffff:127.", "localhost")

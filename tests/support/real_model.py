@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,12 +17,39 @@ from services.console.settings import read_settings
 from tests.support.vllm_serve import VllmServe
 
 
+class ModelFetch(NamedTuple):
+    """How the run came by the default model."""
+
+    path: Path
+    was_there: bool
+    steps: list[str]
+    """What two fetches at the same time said."""
+
+
 @pytest.fixture(scope="session")
-def smollm2() -> Path:
-    """Directory of the default model, made at the first use in the place where `headrace model fetch` puts it."""
+def model_fetch() -> ModelFetch:
+    """The default model, in the place where `headrace model fetch` puts it; made by two fetches at once where it is not there."""
     settings = read_settings()
-    made = fetch("smollm2", settings.models, env=settings.environment, progress=lambda _: None)
-    return asyncio.run(made).path
+    path = settings.models / "smollm2"
+    was_there = path.exists()
+    steps: list[str] = []
+
+    async def make() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                made = fetch(
+                    "smollm2", settings.models, env=settings.environment, progress=steps.append
+                )
+                group.create_task(made)
+
+    asyncio.run(make())
+    return ModelFetch(path, was_there, steps)
+
+
+@pytest.fixture(scope="session")
+def smollm2(model_fetch: ModelFetch) -> Path:
+    """Directory of the default model."""
+    return model_fetch.path
 
 
 @pytest.fixture(scope="session")
