@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from services.console.cli import COMMANDS, parser  # noqa: E402 - needs the path above
 from services.engine.settings import EngineSettings  # noqa: E402
 from services.gateway.settings import GatewaySettings  # noqa: E402
-from shared.messages import ROUTES, Message  # noqa: E402
+from shared.messages import ROUTES, Message, Route  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
 MADE = "<!-- Made by scripts/reference.py: change the docstrings. -->\n"
@@ -86,6 +86,14 @@ def message_part(kind: type[Message]) -> list[str]:
     return [*lines, ""]
 
 
+def delivery_text(route: Route) -> str:
+    """Return how a message travels and what the server keeps of it."""
+    kept = route.stream
+    if kept is None:
+        return str(route.delivery)
+    return f"{route.delivery} `{kept.name}`: {kept.max_age_s / 60:g} min, {kept.max_bytes >> 20} MiB, in memory"
+
+
 def messages_page() -> str:
     """Return the page of all messages."""
     lines = [
@@ -98,7 +106,7 @@ def messages_page() -> str:
     lines += ["| message | subject | delivery | from | to |", "|---|---|---|---|---|"]
     for kind, route in ROUTES.items():
         lines.append(
-            f"| {kind.__name__} | `{route.subject}` | {route.delivery} | {route.owner} | {', '.join(route.readers)} |"
+            f"| {kind.__name__} | `{route.subject}` | {delivery_text(route)} | {route.owner} | {', '.join(route.readers)} |"
         )
     lines.append("")
     seen: list[type[Message]] = []

@@ -18,7 +18,9 @@ from shared.messages import (
     DEAD_LETTER_SUBJECT,
     ROUTES,
     Delivery,
+    Route,
 )
+from shared.streams import OWNER_SUBJECTS, READER_SUBJECTS
 
 SERVICES = ("gateway", "engine", "tracer", "console")
 CLIENT = "client"
@@ -51,6 +53,15 @@ def _api_subjects() -> tuple[str, ...]:
     return (*verbs, _pattern(API_CANCEL_SUBJECT))
 
 
+def _stream_subjects(user: str, route: Route) -> list[str]:
+    """Return what a user needs of JetStream for a route: one stream's, and nothing that deletes."""
+    if route.stream is None:
+        return []
+    owned = OWNER_SUBJECTS if route.owner == user else ()
+    read = READER_SUBJECTS if user in route.readers else ()
+    return [subject.format(stream=route.stream.name) for subject in (*owned, *read)]
+
+
 def permissions(user: str) -> Permissions:
     """Return what `user` (a service or `client`) may do. Raises `KeyError` for any other name."""
     if user == CLIENT:
@@ -63,6 +74,8 @@ def permissions(user: str) -> Permissions:
         raise KeyError(user)
     publish = [_pattern(r.subject) for r in ROUTES.values() if r.owner == user]
     publish.append(DEAD_LETTER_SUBJECT.format(service=user))
+    for route in ROUTES.values():
+        publish += _stream_subjects(user, route)
     subscribe = [_pattern(r.subject) for r in ROUTES.values() if user in r.readers]
     subscribe.append(f"{inbox_prefix(user)}.>")
     answers = any(r.delivery is Delivery.REQUEST and user in r.readers for r in ROUTES.values())

@@ -44,6 +44,10 @@ class NoResponder(BusError):
     """Nobody listens on the subject."""
 
 
+class NoHistory(BusError):
+    """The server keeps none of what was published: no JetStream there, no such stream, or no right to it. Live delivery is as ever."""
+
+
 class RequestTimeout(BusError):
     """No reply within the deadline."""
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
+from shared.memstreams import MemoryStreams
 from shared.subjects import matches
 from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, BusCounts, Listening, Receive, Wanted
 
@@ -104,6 +105,8 @@ class MemoryHub:
 
     def __init__(self, *, seed: int = 0, max_payload: int = MAX_PAYLOAD_BYTES) -> None:
         self.max_payload = max_payload
+        self.streams: MemoryStreams | None = MemoryStreams()
+        """None: as a server without JetStream."""
         self._random = random.Random(seed)  # noqa: S311 - seeded on purpose
         self._listening: list[MemoryListening] = []
         self._faults: dict[str, Faults] = {}
@@ -133,11 +136,17 @@ class MemoryHub:
 
     def carry(self, sender: MemoryWire, frame: Frame) -> None:
         """Bring a frame to everybody interested, and to one member of each queue group."""
+        if self.streams is not None:
+            self.streams.add(frame.subject, frame.payload)
+            answers = self.streams.answer(frame.subject, frame.payload) if frame.reply else []
+            for headers, payload in answers:
+                self.carry(sender, Frame(frame.reply, payload, "", headers))
+            if answers:
+                return
         parts = frame.subject.split(".")
         found = [one for one in self._listening if one.is_open and matches(one.parts, parts)]
         if not found and frame.reply:
-            headers = {STATUS_HEADER: NO_RESPONDERS_STATUS}
-            self.carry(sender, Frame(frame.reply, b"", "", headers))
+            self.carry(sender, Frame(frame.reply, b"", "", {STATUS_HEADER: NO_RESPONDERS_STATUS}))
             return
         faults = self._faults_of(parts)
         for listening in self._one_of_each_queue(found):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from shared.acl import CLIENT, RESPONSE_EXPIRY, SERVICES, Permissions, inbox_prefix, permissions
+from shared.streams import total_bytes
 
 MAX_PAYLOAD_BYTES = 8 << 20
 """Room for every prompt that the HTTP door takes (4 MiB) beside what was said already; NATS advises against more (decision 6).
@@ -18,6 +19,8 @@ A server with its own default of 1 MiB will do as well: longer prompts get a 413
 MAX_PENDING_BYTES = 64 << 20
 WRITE_DEADLINE = "10s"
 MAX_STORE_BYTES = 4 << 30
+MAX_MEMORY_BYTES = 2 * total_bytes()
+"""Twice what the streams may hold: a server that is near its own limit refuses what a stream would still make room for."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,7 @@ def render(options: ServerOptions) -> str:
         "jetstream: {",
         f"  store_dir: {json.dumps(options.store_dir)}",
         f"  max_file_store: {MAX_STORE_BYTES}",
+        f"  max_memory_store: {MAX_MEMORY_BYTES}",
         "}",
         "authorization: {",
         "  users: [",

@@ -37,6 +37,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Listen beyond loopback without API keys: everybody who reaches the port may use the models."""
     drain_s: float = 30.0
     """Time that running answers get to finish after SIGTERM."""
+    ledger_replicas: int = 1
+    """Servers of a NATS cluster that keep the ledgers of the last hour, each in its memory; with 1 they are lost when that one restarts."""
     call: CallSettings = CallSettings()
     limits: RequestLimits = RequestLimits()
     admission: AdmissionSettings = AdmissionSettings()

@@ -16,8 +16,10 @@ from services.gateway.openai.openapi import document
 from services.gateway.readings import http_readings
 from services.gateway.service import Door, GatewayService
 from services.gateway.settings import GatewaySettings
+from shared.history import History
 from shared.ids import GatewayId, new_gateway_id
 from shared.keys import KeyFile
+from shared.messages import LedgerBatch
 from shared.metrics import build_version
 from shared.natsbus import NatsBus
 from shared.runtime import Runtime
@@ -62,6 +64,10 @@ async def serve(chosen: GatewaySettings, keys: KeyFile, process: Runtime) -> Non
                 chosen.nats, group=process.group, name=f"{name} callers"
             )
             doors.append(nats_door(callers.wire, service, gateway=gateway))
+        history = await History.open(bus)
+        process.group.create_task(
+            history.keep(LedgerBatch, replicas=chosen.ledger_replicas), name="ledger stream"
+        )
         _calm_collector()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, partial(service.reload_keys, must=True))
