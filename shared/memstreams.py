@@ -117,17 +117,15 @@ class MemoryStreams:
         return call(name, body) if call is not None else []
 
     def _create(self, name: str, body: bytes) -> list[Answer]:
-        return self._configure(name, _Stream(_config(body)))
+        return self._configure(name, _config(body))
 
     def _update(self, name: str, body: bytes) -> list[Answer]:
-        stream = self._streams.get(name)
-        if stream is None:
+        if name not in self._streams:
             return _no_stream()
-        stream.config = _config(body)
-        return self._configure(name, stream)
+        return self._configure(name, _config(body))
 
-    def _configure(self, name: str, stream: _Stream) -> list[Answer]:
-        self._streams[name] = stream
+    def _configure(self, name: str, config: StreamConfig) -> list[Answer]:
+        self._streams.setdefault(name, _Stream(config)).config = config
         return self._info(name, b"")
 
     def _info(self, name: str, _: bytes) -> list[Answer]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 import nats
 import pytest
 
 from shared import history as history_module
-from shared.errors import NoHistory, RequestTimeout
+from shared.errors import NoHistory
 from shared.history import History
 from shared.messages import ROUTES, Cancel, LedgerBatch
-from shared.streams import CREATE_SUBJECT, INFO_SUBJECT, UPDATE_SUBJECT, config_of
+from shared.streams import CREATE_SUBJECT, INFO_SUBJECT, config_of
 from shared.subjects import fill
 from shared.typedbus import TypedBus
-from tests.support.buses import MemoryWorld, NatsWorld, World, until
+from tests.support.buses import MemoryWorld, NatsWorld, World
 from tests.support.ledgers import ledgers, requests_of
 
 STREAM = config_of(LedgerBatch).name
@@ -222,9 +222,7 @@ def test_ensuring_again_keeps_what_is_there_and_mends_the_limits(world: World, s
     world.run(scenario)
 
 
-def test_a_kept_stream_that_was_lost_is_there_again_after_a_reconnect(
-    world: World, service: str
-):
+def test_a_kept_stream_that_was_lost_is_there_again_after_a_reconnect(world: World, service: str):
     async def scenario(world: World) -> None:
         bus, reader = await world.bus(), await History.open(await world.bus())
         history = await History.open(bus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.acl import CLIENT, SERVICES, inbox_prefix, permissions
-from shared.messages import ROUTES
+from shared.messages import ROUTES, LedgerBatch
 from shared.nats_config import ServerOptions, render
 
 
@@ -29,6 +29,29 @@ def test_a_caller_without_a_password_reaches_the_public_api_and_nothing_else():
     assert all(subject.startswith(("hr.api.", "$SRV.")) for subject in allowed.publish)
     assert ("_INBOX.>",) == allowed.subscribe
     assert not allowed.answers
+
+
+def test_a_stream_is_shaped_by_its_owner_and_read_by_its_readers():
+    stream = ROUTES[LedgerBatch].stream
+    assert stream is not None
+    of_jetstream = {
+        user: [s for s in permissions(user).publish if s.startswith("$JS")] for user in SERVICES
+    }
+
+    assert [
+        f"$JS.API.STREAM.CREATE.{stream.name}",
+        f"$JS.API.STREAM.UPDATE.{stream.name}",
+    ] == of_jetstream["gateway"]
+    read = [f"$JS.API.STREAM.INFO.{stream.name}", f"$JS.API.DIRECT.GET.{stream.name}"]
+    assert [read, read] == [of_jetstream["tracer"], of_jetstream["console"]]
+    assert [] == of_jetstream["engine"]
+
+
+def test_the_server_has_memory_for_all_streams():
+    text = render(ServerOptions(store_dir="/d", passwords=dict.fromkeys(SERVICES, "x")))
+    kept_bytes = sum(route.stream.max_bytes for route in ROUTES.values() if route.stream)
+
+    assert f"max_memory_store: {2 * kept_bytes}" in text
 
 
 def test_no_two_users_share_an_inbox():

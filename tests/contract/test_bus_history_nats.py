@@ -1,0 +1,192 @@
+"""History on NATS servers as they are run: our configuration and its rights, a restart, one without JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import nats
+import pytest
+
+from shared.acl import CLIENT, SERVICES, inbox_prefix
+from shared.errors import NoHistory
+from shared.history import History
+from shared.messages import ROUTES, LedgerBatch
+from shared.nats_config import ServerOptions, render
+from shared.natsbus import NatsBus
+from shared.settings import NatsSettings, Secret
+from shared.streams import OWNER_SUBJECTS, READER_SUBJECTS, config_of, total_bytes
+from tests.support.buses import NatsWorld, World, in_thread, start, until
+from tests.support.ledgers import ledgers, requests_of
+from tests.support.nats_server import NatsServer, free_port
+
+STREAM = config_of(LedgerBatch).name
+ROUTE = ROUTES[LedgerBatch]
+FOR_NOBODY = (
+    "$JS.API.INFO",
+    "$JS.API.STREAM.NAMES",
+    "$JS.API.STREAM.LIST",
+    *(
+        f"$JS.API.STREAM.{verb}.{STREAM}"
+        for verb in ("DELETE", "PURGE", "MSG.DELETE", "MSG.GET", "SNAPSHOT", "RESTORE")
+    ),
+    f"$JS.API.CONSUMER.CREATE.{STREAM}",
+    f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.d",
+    f"$JS.API.CONSUMER.LIST.{STREAM}",
+    *(subject.format(stream="OTHER") for subject in (*OWNER_SUBJECTS, *READER_SUBJECTS)),
+)
+
+
+@pytest.fixture(scope="module")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server with the users of our own configuration."""
+    folder, port = tmp_path_factory.mktemp("guarded"), free_port()
+    options = ServerOptions(
+        port=port, store_dir=str(folder / "js"), passwords={name: f"pw-{name}" for name in SERVICES}
+    )
+    server = NatsServer(folder, port=port, config=render(options))
+    server.start()
+    yield server
+    server.kill()
+
+
+async def refused(
+    server: NatsServer, user: str, tried: set[str], *, at_least: set[str]
+) -> set[str]:
+    """Return which of the tried subjects a user may not publish to; wait for `at_least`, since the server's word comes any time."""
+    said: list[str] = []
+
+    async def on_error(error: Exception) -> None:
+        said.append(str(error).lower())
+
+    def told() -> set[str]:
+        return {s for s in tried if any(f'publish to "{s}"'.lower() in text for text in said)}
+
+    client = await nats.connect(
+        server.url,
+        error_cb=on_error,
+        inbox_prefix=inbox_prefix(user),
+        **({} if user == CLIENT else {"user": user, "password": f"pw-{user}"}),
+    )
+    for subject in tried:
+        await client.publish(subject, b"{}", reply=client.new_inbox())
+    await client.flush()
+    with suppress(TimeoutError):
+        await until(lambda: told() >= at_least)
+    await client.close()
+    return told()
+
+
+def test_owner_and_readers_do_their_part_with_the_rights_they_have(guarded_server: NatsServer):
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as group:
+            buses = {
+                user: await NatsBus.connect(
+                    NatsSettings(url=guarded_server.url, user=user, password=Secret(f"pw-{user}")),
+                    group=group,
+                    name=user,
+                )
+                for user in (ROUTE.owner, *ROUTE.readers)
+            }
+            owner = buses.pop(ROUTE.owner)
+            keeper = await History.open(owner)
+            await keeper.ensure(LedgerBatch)
+            await keeper.ensure(LedgerBatch)
+            owner.publish(ledgers("rights", "a"))
+            await owner.flush(timeout_s=5)
+            for bus in buses.values():
+                history = await History.open(bus)
+                replay = history.replay(LedgerBatch, since_s=60.0)
+                assert ["a"] == requests_of([batch async for batch in replay])
+            for bus in (owner, *buses.values()):
+                await bus.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("user", [*SERVICES, CLIENT])
+def test_nobody_may_do_more_to_a_stream_than_their_part(guarded_server: NatsServer, user: str):
+    owned = {subject.format(stream=STREAM) for subject in OWNER_SUBJECTS}
+    read = {subject.format(stream=STREAM) for subject in READER_SUBJECTS}
+    theirs = (owned if user == ROUTE.owner else set()) | (read if user in ROUTE.readers else set())
+    tried = {*FOR_NOBODY, *owned, *read}
+
+    found = asyncio.run(refused(guarded_server, user, tried, at_least=tried - theirs))
+
+    assert tried - theirs == found
+
+
+def test_after_a_restart_of_the_server_history_begins_anew(own_nats_server: NatsServer):
+    async def scenario(world: World) -> None:
+        bus = await world.bus()
+        history = await History.open(bus)
+        keeping = world.group.create_task(history.keep(LedgerBatch))  # type: ignore[attr-defined]
+        await until_kept(history)
+        bus.publish(ledgers("restart", "before"))
+        await bus.flush(timeout_s=5)
+
+        await in_thread(own_nats_server.kill)
+        await until(lambda: not bus.is_connected)
+        await in_thread(own_nats_server.start)
+        await until_kept(history)
+        bus.publish(ledgers("restart", "after"))
+        await bus.flush(timeout_s=5)
+
+        replay = history.replay(LedgerBatch)
+        assert ["after"] == requests_of([batch async for batch in replay])
+        keeping.cancel()
+
+    NatsWorld(own_nats_server.url).run(scenario)
+
+
+def test_without_jetstream_messages_arrive_and_history_says_why_there_is_none(tmp_path: Path):
+    server = NatsServer(tmp_path, config="# no jetstream\n")
+
+    async def use(bus: NatsBus) -> None:
+        got: list[LedgerBatch] = []
+        history = await History.open(bus)
+        await bus.subscribe(LedgerBatch, got.append)
+
+        with pytest.raises(NoHistory, match="JetStream is off"):
+            await history.ensure(LedgerBatch)
+        with pytest.raises(NoHistory, match="JetStream is off"):
+            await anext(history.replay(LedgerBatch))
+        bus.publish(ledgers("live", "a"))
+        await until(lambda: got)
+
+    server.start()
+    try:
+        start(NatsSettings(url=server.url), use)
+    finally:
+        server.kill()
+
+
+def test_a_server_with_memory_for_one_such_stream_is_enough_for_all_gateways(tmp_path: Path):
+    store = f'jetstream {{ store_dir: "{tmp_path}/js", max_memory_store: {total_bytes()} }}\n'
+    server = NatsServer(tmp_path, config=store)
+
+    async def use(bus: NatsBus) -> None:
+        history = await History.open(bus)
+        for _ in range(2):
+            await history.ensure(LedgerBatch)
+
+    server.start()
+    try:
+        start(NatsSettings(url=server.url), use)
+    finally:
+        server.kill()
+
+
+async def until_kept(history: History) -> None:
+    """Return when there is a stream."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async for _ in history.replay(LedgerBatch, limit=1):
+                    pass
+            except NoHistory:
+                await asyncio.sleep(0.02)
+            else:
+                return
