@@ -161,7 +161,9 @@ class History:
     ) -> AsyncIterator[M]:
         """Yield the messages of a type that are kept now, of the last `since_s` at most; `keys` fix fields of the subject.
 
-        What comes or expires meanwhile is left out; undecodable messages are skipped and counted as on the bus.
+        What comes or expires meanwhile is left out, and so may be what was published in the last moment: the server keeps it just after it
+        has delivered it. Who also subscribes replays again a second later, and sees some messages twice.
+        Undecodable messages are skipped and counted as on the bus.
         Raises `NoHistory` where nothing is kept, `RequestTimeout` where the server falls silent in between, `BusError`.
         """
         pages = await self._pages(kind, pattern(kind, keys), since_s, newest_first)

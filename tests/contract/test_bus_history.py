@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 
 import msgspec
 import nats
@@ -18,7 +17,7 @@ from shared.streams import CREATE_SUBJECT, INFO_SUBJECT, config_of
 from shared.subjects import fill
 from shared.typedbus import TypedBus
 from tests.support.buses import MemoryWorld, NatsWorld, World
-from tests.support.ledgers import ledgers, requests_of
+from tests.support.ledgers import ledgers, publish_kept, read, requests_of, until_kept
 
 STREAM = config_of(LedgerBatch).name
 _numbers = itertools.count()
@@ -54,21 +53,12 @@ async def kept(world: World) -> tuple[TypedBus, History]:
     return bus, history
 
 
-async def publish(bus: TypedBus, *batches: LedgerBatch) -> None:
-    for batch in batches:
-        bus.publish(batch)
-    await bus.flush(timeout_s=5)
-
-
-async def read(replay: AsyncIterator[LedgerBatch]) -> list[str]:
-    return requests_of([batch async for batch in replay])
-
-
 def test_who_comes_later_reads_what_was_published_oldest_first(world: World, service: str):
     async def scenario(world: World) -> None:
-        sender, _ = await kept(world)
-        await publish(
+        sender, reader = await kept(world)
+        await publish_kept(
             sender,
+            reader,
             ledgers(service, "a", "b"),
             ledgers(f"{service}-other", "x"),
             ledgers(service, "c"),
@@ -89,11 +79,11 @@ def test_a_long_history_comes_whole_and_in_order_from_either_end(
     async def scenario(world: World) -> None:
         bus, history = await kept(world)
         names = [str(number) for number in range(1_000)]
-        for name in names:
-            bus.publish(ledgers(service, name))
+        for name in names[:-1]:
             if int(name) % 3 == 0:
                 bus.publish(ledgers(f"{service}-other", name))
-        await bus.flush(timeout_s=5)
+            bus.publish(ledgers(service, name))
+        await publish_kept(bus, history, ledgers(service, names[-1]))
 
         got = await read(history.replay(LedgerBatch, newest_first=newest_first, service=service))
 
@@ -105,7 +95,7 @@ def test_a_long_history_comes_whole_and_in_order_from_either_end(
 def test_a_limit_counts_messages_from_the_end_that_is_read_first(world: World, service: str):
     async def scenario(world: World) -> None:
         bus, history = await kept(world)
-        await publish(bus, *(ledgers(service, name) for name in "abcde"))
+        await publish_kept(bus, history, *(ledgers(service, name) for name in "abcde"))
 
         for newest_first, expected in ((False, ["a", "b"]), (True, ["e", "d"])):
             replay = history.replay(
@@ -120,16 +110,21 @@ def test_a_limit_counts_messages_from_the_end_that_is_read_first(world: World, s
 def test_only_the_last_seconds_are_replayed_where_they_are_asked_for(world: World, service: str):
     async def scenario(world: World) -> None:
         bus, history = await kept(world)
-        await publish(bus, ledgers(service, "old"))
-        await asyncio.sleep(0.6)
-        await publish(bus, ledgers(service, "new"))
+        await publish_kept(bus, history, ledgers(service, "old"))
+        await asyncio.sleep(0.1)
+        between_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.5)
+        await publish_kept(bus, history, ledgers(service, "new"))
 
-        for since_s, expected in ((0.4, ["new"]), (60, ["old", "new"]), (1e18, ["old", "new"])):
+        for newest_first in (False, True):
+            since_s = asyncio.get_running_loop().time() - between_s
+            replay = history.replay(
+                LedgerBatch, since_s=since_s, newest_first=newest_first, service=service
+            )
+            assert ["new"] == await read(replay)
+        for since_s in (60, 1e18):
             replay = history.replay(LedgerBatch, since_s=since_s, service=service)
-            assert expected == await read(replay)
-        assert ["new"] == await read(
-            history.replay(LedgerBatch, since_s=0.4, newest_first=True, service=service)
-        )
+            assert ["old", "new"] == await read(replay)
         await asyncio.sleep(0.2)
         assert [] == await read(history.replay(LedgerBatch, since_s=0.1, service=service))
 
@@ -139,11 +134,11 @@ def test_only_the_last_seconds_are_replayed_where_they_are_asked_for(world: Worl
 def test_a_replay_ends_with_what_was_there_when_it_began(world: World, service: str):
     async def scenario(world: World) -> None:
         bus, history = await kept(world)
-        await publish(bus, *(ledgers(service, str(number)) for number in range(100)))
+        await publish_kept(bus, history, *(ledgers(service, str(number)) for number in range(100)))
         replay = history.replay(LedgerBatch, service=service)
 
         first = await anext(replay)
-        await publish(bus, ledgers(service, "late"))
+        await publish_kept(bus, history, ledgers(service, "late"))
         rest = await read(replay)
 
         assert [str(number) for number in range(100)] == [*requests_of([first]), *rest]
@@ -156,7 +151,9 @@ def test_messages_that_are_larger_than_a_page_are_replayed(world: World, service
         bus, history = await kept(world)
         big = "x" * (bus.max_payload * 9 // 10)
         names = [str(number) for number in range(8)]
-        await publish(bus, *(ledgers(service, name, trace_state=big) for name in names))
+        await publish_kept(
+            bus, history, *(ledgers(service, name, trace_state=big) for name in names)
+        )
 
         assert bus.max_payload * 7 > history_module.PAGE_BYTES
         for newest_first, expected in ((False, names), (True, names[::-1])):
@@ -170,9 +167,9 @@ def test_an_undecodable_message_is_skipped_and_counted(world: World, service: st
     async def scenario(world: World) -> None:
         bus, history = await kept(world)
         subject = fill(ROUTES[LedgerBatch].subject, {"service": service})
-        await publish(bus, ledgers(service, "a"))
+        await publish_kept(bus, history, ledgers(service, "a"))
         bus.wire.send(subject, b"\xc1")
-        await publish(bus, ledgers(service, "b"))
+        await publish_kept(bus, history, ledgers(service, "b"))
 
         got = await read(history.replay(LedgerBatch, limit=2, service=service))
 
@@ -210,7 +207,7 @@ def test_ensuring_again_keeps_what_is_there_and_mends_the_limits(world: World, s
         whole = config_of(LedgerBatch)
         smaller = msgspec.structs.replace(whole, max_bytes=1 << 20, max_age=whole.max_age // 2)
         await history._api(CREATE_SUBJECT, STREAM, msgspec.json.encode(smaller))
-        await publish(bus, ledgers(service, "a"))
+        await publish_kept(bus, history, ledgers(service, "a"))
 
         for _ in range(2):
             await history.ensure(LedgerBatch)
@@ -227,12 +224,12 @@ def test_a_kept_stream_that_was_lost_is_there_again_after_a_reconnect(world: Wor
         bus, reader = await world.bus(), await History.open(await world.bus())
         history = await History.open(bus)
         keeping = world.group.create_task(history.keep(LedgerBatch))  # type: ignore[attr-defined]
-        await until_kept(reader, service)
+        await until_kept(reader)
 
         await lose_streams(world)
         bus.report_loss("reconnect")
-        await until_kept(reader, service)
-        await publish(bus, ledgers(service, "a"))
+        await until_kept(reader)
+        await publish_kept(bus, reader, ledgers(service, "a"))
 
         assert ["a"] == await read(reader.replay(LedgerBatch, service=service))
         await bus.close()
@@ -241,15 +238,3 @@ def test_a_kept_stream_that_was_lost_is_there_again_after_a_reconnect(world: Wor
         await asyncio.wait_for(keeping, 5)
 
     world.run(scenario)
-
-
-async def until_kept(history: History, service: str) -> None:
-    """Return when there is a stream."""
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                await read(history.replay(LedgerBatch, limit=1, service=service))
-            except NoHistory:
-                await asyncio.sleep(0.01)
-            else:
-                return

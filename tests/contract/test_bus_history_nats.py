@@ -19,7 +19,7 @@ from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, Secret
 from shared.streams import OWNER_SUBJECTS, READER_SUBJECTS, config_of, total_bytes
 from tests.support.buses import NatsWorld, World, in_thread, start, until
-from tests.support.ledgers import ledgers, requests_of
+from tests.support.ledgers import ledgers, publish_kept, read, until_kept
 from tests.support.nats_server import NatsServer, free_port
 
 STREAM = config_of(LedgerBatch).name
@@ -94,12 +94,11 @@ def test_owner_and_readers_do_their_part_with_the_rights_they_have(guarded_serve
             keeper = await History.open(owner)
             await keeper.ensure(LedgerBatch)
             await keeper.ensure(LedgerBatch)
-            owner.publish(ledgers("rights", "a"))
-            await owner.flush(timeout_s=5)
-            for bus in buses.values():
+            for number, bus in enumerate(buses.values()):
                 history = await History.open(bus)
-                replay = history.replay(LedgerBatch, since_s=60.0)
-                assert ["a"] == requests_of([batch async for batch in replay])
+                await publish_kept(owner, history, ledgers("rights", str(number)))
+                names = [str(one) for one in range(number + 1)]
+                assert names == await read(history.replay(LedgerBatch, since_s=60.0))
             for bus in (owner, *buses.values()):
                 await bus.close()
 
@@ -124,18 +123,15 @@ def test_after_a_restart_of_the_server_history_begins_anew(own_nats_server: Nats
         history = await History.open(bus)
         keeping = world.group.create_task(history.keep(LedgerBatch))  # type: ignore[attr-defined]
         await until_kept(history)
-        bus.publish(ledgers("restart", "before"))
-        await bus.flush(timeout_s=5)
+        await publish_kept(bus, history, ledgers("restart", "before"))
 
         await in_thread(own_nats_server.kill)
         await until(lambda: not bus.is_connected)
         await in_thread(own_nats_server.start)
         await until_kept(history)
-        bus.publish(ledgers("restart", "after"))
-        await bus.flush(timeout_s=5)
+        await publish_kept(bus, history, ledgers("restart", "after"))
 
-        replay = history.replay(LedgerBatch)
-        assert ["after"] == requests_of([batch async for batch in replay])
+        assert ["after"] == await read(history.replay(LedgerBatch))
         keeping.cancel()
 
     NatsWorld(own_nats_server.url).run(scenario)
@@ -177,16 +173,3 @@ def test_a_server_with_memory_for_one_such_stream_is_enough_for_all_gateways(tmp
         start(NatsSettings(url=server.url), use)
     finally:
         server.kill()
-
-
-async def until_kept(history: History) -> None:
-    """Return when there is a stream."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                async for _ in history.replay(LedgerBatch, limit=1):
-                    pass
-            except NoHistory:
-                await asyncio.sleep(0.02)
-            else:
-                return

@@ -14,14 +14,10 @@ from shared.messages import ROUTES, LedgerBatch
 from shared.streams import GET_SUBJECT, INFO_SUBJECT, StreamConfig, config_of
 from shared.subjects import pattern
 from tests.support.buses import MemoryWorld, World
-from tests.support.ledgers import ledgers, requests_of
+from tests.support.ledgers import ledgers, read, requests_of
 
 STREAM = ROUTES[LedgerBatch].stream
 assert STREAM is not None
-
-
-async def read(history: History) -> list[str]:
-    return requests_of([batch async for batch in history.replay(LedgerBatch)])
 
 
 class Tampered(MemoryStreams):
@@ -74,7 +70,7 @@ def test_a_page_that_did_not_come_whole_is_an_error(change, error, told):
             bus.publish(ledgers("s", name))
 
         with pytest.raises(error, match=told):
-            await read(history)
+            await read(history.replay(LedgerBatch))
 
     MemoryWorld().run(scenario)
 
@@ -94,7 +90,7 @@ def test_a_server_that_does_not_answer_is_given_up_after_the_deadline():
         began_s = loop.time()
 
         with pytest.raises(NoHistory, match="is not for us"):
-            await read(history)
+            await read(history.replay(LedgerBatch))
 
         assert API_S == pytest.approx(loop.time() - began_s)
         assert not history._calls
@@ -121,10 +117,10 @@ def test_a_stream_that_cannot_be_kept_is_one_warning_and_live_delivery_goes_on(
         world.hub.streams = streams
         bus.report_loss("reconnect")
         await asyncio.sleep(1)
-        assert [] == await read(history)
+        assert [] == await read(history.replay(LedgerBatch))
         streams.forget()
         await asyncio.sleep(LOOK_S)
-        assert [] == await read(history)
+        assert [] == await read(history.replay(LedgerBatch))
         keeping.cancel()
 
     MemoryWorld().run(scenario)
@@ -144,11 +140,11 @@ def test_the_memory_hub_keeps_no_longer_than_the_stream_allows():
         bus.publish(ledgers("s", "b"))
 
         await asyncio.sleep(STREAM.max_age_s / 2 - 1)
-        assert ["a", "b"] == await read(history)
+        assert ["a", "b"] == await read(history.replay(LedgerBatch))
         await asyncio.sleep(2)
-        assert ["b"] == await read(history)
+        assert ["b"] == await read(history.replay(LedgerBatch))
         await asyncio.sleep(STREAM.max_age_s)
-        assert [] == await read(history)
+        assert [] == await read(history.replay(LedgerBatch))
 
     MemoryWorld().run(scenario)
 
@@ -169,7 +165,7 @@ def test_the_memory_hub_keeps_no_more_bytes_than_the_stream_allows():
         for number in range(100):
             bus.publish(ledgers("s", str(number)))
 
-        got = await read(history)
+        got = await read(history.replay(LedgerBatch))
 
         assert [str(number) for number in range(100 - len(got), 100)] == got
         assert 1 <= len(got) <= 1_000 // 100
