@@ -37,7 +37,9 @@ from vllm.v1.metrics.stats import IterationStats  # noqa: E402
 
 from services.engine.adapters.token_bytes import TokenBytes  # noqa: E402
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput  # noqa: E402
+from services.engine.adapters.vllm_steps import StepGate  # noqa: E402
 from services.engine.ports import Piece  # noqa: E402
+from services.engine.stepbook import StepBook  # noqa: E402
 
 BATCHES = (32, 128)
 TOKENS = 20_000
@@ -67,6 +69,7 @@ class Round:
         self._processor = OutputProcessor(tokenizer, log_stats=keeps_stats)
         self._keeps_stats = keeps_stats
         self._token_bytes = TokenBytes(tokenizer.backend_tokenizer)
+        self._gate = StepGate(StepBook(), time.monotonic)
         self.tokens = 0
 
     async def run(self, way: str, batch: int) -> float:
@@ -80,8 +83,9 @@ class Round:
             return await self._steps(batch, TOKENS // batch)
 
     def _direct(self, request: EngineCoreRequest) -> RequestOutputCollector:
-        answer = Answer(request.request_id, self._sink, on_end=lambda *_: None)
-        answer.expect(1, 32, token_bytes=self._token_bytes, top=None)
+        answer = Answer(request.request_id, self._sink, self._gate, on_end=lambda *_: None)
+        answer.expect(1, 32, token_bytes=self._token_bytes, top=None, still_open={0})
+        answer.request_ids = {0: request.request_id}
         return ChoiceOutput(answer, 0, request.request_id)
 
     def _queue(
@@ -113,6 +117,7 @@ class Round:
             ]
             stats = IterationStats() if self._keeps_stats else None
             self._processor.process_outputs(outputs, time.monotonic(), stats)
+            self._gate.arrive(None)
             # Two turns of the loop: one to wake the tasks, one for them to run.
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from functools import partial
 from services.engine.adapters.late import LateEngine
 from services.engine.ports import EngineFailedError, InferenceEngine
 from services.engine.settings import EngineSettings, VllmSettings
+from services.engine.stepbook import StepBook
 
 
 def make_backend(settings: EngineSettings) -> InferenceEngine:
@@ -24,7 +25,7 @@ def make_backend(settings: EngineSettings) -> InferenceEngine:
             return OpenAiEngine(settings.openai)
 
 
-def _vllm(settings: VllmSettings) -> InferenceEngine:
+def _vllm(settings: VllmSettings, book: StepBook) -> InferenceEngine:
     """Return real vLLM. Raises `EngineFailedError`."""
     try:
         from services.engine.adapters.vllm_preload import preload  # noqa: PLC0415
@@ -35,4 +36,4 @@ def _vllm(settings: VllmSettings) -> InferenceEngine:
         Exception
     ) as error:  # an import meets all of vLLM's libraries, and each raises what it likes
         raise EngineFailedError(f"vLLM cannot be imported: {error!r}") from error
-    return VllmEngine(settings)
+    return VllmEngine(settings, book)

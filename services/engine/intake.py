@@ -14,6 +14,7 @@ from services.engine.metrics import Counts
 from services.engine.ports import EngineFailedError, InferenceEngine, Job, Limits, RefusedError
 from services.engine.recall import Recall
 from services.engine.streams import Stream, Streams, key_of
+from shared.clock import stamp_clock
 from shared.ids import EngineId
 from shared.messages import Accepted, Refused, RefuseReason, Submit
 
@@ -44,6 +45,7 @@ class Intake:
         self._backend = backend
         self._streams = streams
         self._counts = counts
+        self._clock = stamp_clock()
         self._pending: dict[str, _Pending] = {}
         self._answers: Recall[Answer] = Recall(max_entries=MAX_ANSWERS, max_age_s=REMEMBER_S)
         self._cancelled: Recall[bool] = Recall(max_entries=MAX_EARLY_CANCELS, max_age_s=REMEMBER_S)
@@ -78,7 +80,7 @@ class Intake:
         self, submit: Submit, limits: Limits | None, refusal: RefusedError | None
     ) -> Answer:
         """Answer a submit; `refusal` says why none can be taken now, `limits` are known once one can."""
-        now = asyncio.get_running_loop().time()
+        now, received_at = asyncio.get_running_loop().time(), self._clock()
         key = key_of(submit.gateway, submit.stream)
         known = self._answers.get(key, now=now)
         if known is not None:
@@ -91,17 +93,17 @@ class Intake:
             assert refusal is not None
             answer: Answer = self._refused(submit, refusal)
         else:
-            answer = await self._ask(submit, key, limits)
+            answer = await self._ask(submit, key, limits, received_at)
         self._answers.put(key, answer, now=asyncio.get_running_loop().time())
         return answer
 
-    async def _ask(self, submit: Submit, key: str, limits: Limits) -> Answer:
+    async def _ask(self, submit: Submit, key: str, limits: Limits, received_at: float) -> Answer:
         """Ask the backend; whatever comes of it, duplicates of the submit get the same."""
         loop = asyncio.get_running_loop()
         pending = self._pending[key] = _Pending(loop.create_future())
         stream = self._streams.open(submit, now=loop.time(), context_tokens=limits.max_model_len)
         try:
-            answer = await self._exchange(submit, stream, pending, limits)
+            answer = await self._exchange(submit, stream, pending, limits, received_at)
             pending.answer.set_result(answer)
             return answer
         finally:
@@ -112,11 +114,16 @@ class Intake:
                 self._backend.cancel(key)
 
     async def _exchange(
-        self, submit: Submit, stream: Stream, pending: _Pending, limits: Limits
+        self,
+        submit: Submit,
+        stream: Stream,
+        pending: _Pending,
+        limits: Limits,
+        received_at: float,
     ) -> Answer:
         try:
             async with pending.limit:
-                prompt_tokens = await self._backend.submit(_job(submit, stream.key))
+                prompt_tokens = await self._backend.submit(_job(submit, stream.key, received_at))
         except RefusedError as refusal:
             return self._turn_down(submit, stream, pending.verdict or refusal)
         except EngineFailedError as error:
@@ -133,7 +140,12 @@ class Intake:
             stream, prompt_tokens=prompt_tokens, context_tokens=limits.max_model_len
         )
         self._counts.accepted += 1
-        return Accepted(engine=self._engine, stream=submit.stream, prompt_tokens=prompt_tokens)
+        return Accepted(
+            engine=self._engine,
+            stream=submit.stream,
+            prompt_tokens=prompt_tokens,
+            held_us=round((self._clock() - received_at) * 1e6),
+        )
 
     def _turn_down(self, submit: Submit, stream: Stream, refusal: RefusedError) -> Refused:
         if stream.phase is Phase.SUBMITTING:
@@ -152,7 +164,7 @@ class Intake:
         )
 
 
-def _job(submit: Submit, key: str) -> Job:
+def _job(submit: Submit, key: str, received_at: float) -> Job:
     return Job(
         key=key,
         request=submit.request,
@@ -160,5 +172,6 @@ def _job(submit: Submit, key: str) -> Job:
         sampling=submit.sampling,
         priority=submit.priority,
         trace=submit.trace,
+        received_at=received_at,
         prior=submit.prior,
     )

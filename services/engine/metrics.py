@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from services.engine.step_counts import BOUNDS_S, StepCounts
 from shared.messages import EngineHeartbeat, RefuseReason
 
 PREFIX = "llm_engine_"
@@ -65,11 +72,15 @@ class Snapshot(Collector):
         heartbeat: Callable[[], EngineHeartbeat],
         tokens: Callable[[], int],
         ring_bytes: Callable[[], int],
+        steps: StepCounts,
+        mode_changes: Callable[[], int],
     ) -> None:
         self._counts = counts
         self._heartbeat = heartbeat
         self._tokens = tokens
         self._ring_bytes = ring_bytes
+        self._steps = steps
+        self._mode_changes = mode_changes
 
     @override
     def collect(self) -> Iterable[Metric]:
@@ -85,6 +96,37 @@ class Snapshot(Collector):
         yield _labelled("refused", "Submits refused.", "reason", counts.refused)
         yield _labelled("streams_ended", "Streams by how they ended.", "end", counts.ends)
         yield from self._gauges()
+        yield from self._of_steps()
+
+    def _of_steps(self) -> Iterable[Metric]:
+        steps = self._steps
+        texts = {
+            "prefill_tokens": "Prompt tokens computed for the first time.",
+            "cached_tokens": "Prompt tokens that were there already.",
+            "recomputed_tokens": "Tokens computed again after preemptions.",
+            "preemptions": "Choices that lost their blocks.",
+            "drafted_tokens": "Speculative tokens proposed.",
+            "accepted_tokens": "Speculative tokens that held.",
+        }
+        for name, text in texts.items():
+            yield _counter(name, text, getattr(steps, name))
+        yield _counter(
+            "mode_changes",
+            "Changes of the attention backend or the graph mode of decode-only steps.",
+            self._mode_changes(),
+        )
+        mode = GaugeMetricFamily(
+            PREFIX + "step_mode", "1 for the mode of the last step.", labels=["mode"]
+        )
+        if steps.mode:
+            mode.add_metric([steps.mode], 1)
+        yield mode
+        yield HistogramMetricFamily(
+            PREFIX + "step_duration_seconds",
+            "Time of a step.",
+            buckets=_cumulative(steps.steps_by_time),
+            sum_value=steps.busy_s,
+        )
 
     def _gauges(self) -> Iterable[Metric]:
         beat = self._heartbeat()
@@ -104,6 +146,12 @@ class Snapshot(Collector):
         state = GaugeMetricFamily(PREFIX + "state", "1 for the state it is in.", labels=["state"])
         state.add_metric([beat.state], 1)
         yield state
+
+
+def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
+    """Return Prometheus's buckets: each counts what is at most its bound."""
+    bounds = [*(format(bound, ".6g") for bound in BOUNDS_S), "+Inf"]
+    return [*zip(bounds, map(float, accumulate(counts)), strict=True)]
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:

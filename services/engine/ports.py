@@ -7,8 +7,18 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from services.engine.stepbook import StepBook
 from shared.ids import RequestId
-from shared.messages import DeltaExtra, Finish, Prior, Priority, Prompt, RefuseReason, Sampling
+from shared.messages import (
+    DeltaExtra,
+    Finish,
+    Prior,
+    Priority,
+    Prompt,
+    RefuseReason,
+    Sampling,
+    Spent,
+)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,12 +31,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     priority: Priority
     trace: dict[str, str]
+    received_at: float = 0.0
+    """When its submit arrived, on `shared.clock.stamp_clock`: from then on its time is accounted for. 0: when `submit` is called."""
     prior: tuple[Prior, ...] = ()
     """Choices to go on with, and no others (see `Submit.prior`). Only where `Limits.resumes`."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """What one step produced for one choice. The last piece of a job (every choice finished) carries `extra.usage` or `extra.error`."""
+    """What one step produced for one choice. The last piece of a job (every choice finished) carries `extra.usage` or `extra.error`.
+
+    The first and the last one carry `extra.spent`.
+    """
 
     choice: int
     text: str
@@ -87,6 +102,11 @@ class EngineFailedError(Exception):
 class InferenceEngine(Protocol):
     """A backend that turns prompts into tokens."""
 
+    @property
+    def book(self) -> StepBook:
+        """Where its time goes: each step it makes arrives there. There from the beginning, to be read and listened to only."""
+        ...
+
     async def start(self, sink: Sink) -> Limits:
         """Load and become ready. Called once. Raises `EngineFailedError`.
 
@@ -109,6 +129,10 @@ class InferenceEngine(Protocol):
         """Stop a job within one step and free what it holds. Unknown or finished keys are ignored; legal while `submit` is under way."""
         ...
 
+    def spent(self, key: str) -> Spent | None:
+        """Return what the time of a job went to until now; none where it is unknown, over or cancelled. Cheap, no side effect."""
+        ...
+
     def load(self) -> Load:
         """Return the current load. Cheap, no side effect. Legal from the end of `start` on, also when the backend is dead."""
         ...
@@ -120,3 +144,11 @@ class InferenceEngine(Protocol):
     async def stop(self) -> None:
         """Abort what runs and free everything within a few seconds. A second call changes nothing; nor does one before `start`."""
         ...
+
+
+def told(piece: Piece, spent: Spent | None) -> Piece:
+    """Return the piece with what the time of its job went to."""
+    if spent is None:
+        return piece
+    extra = msgspec.structs.replace(piece.extra or DeltaExtra(), spent=spent)
+    return Piece(piece.choice, piece.text, piece.token_ids, piece.finish, extra)

@@ -25,8 +25,11 @@ from services.engine.ports import (
     RefusedError,
 )
 from services.engine.settings import EngineSettings
+from services.engine.stages import StageDesk
+from services.engine.step_counts import StepCounts
 from services.engine.streams import Stream, Streams, is_last, key_of
 from shared import logs
+from shared.boot import boot_id
 from shared.bus import Bus
 from shared.errors import BusError
 from shared.health import Health, HealthState
@@ -42,6 +45,7 @@ from shared.messages import (
     RefuseReason,
     Resend,
     Resent,
+    StepQuery,
     StreamError,
     Submit,
 )
@@ -68,6 +72,7 @@ class EngineService:
         self._bus = bus
         self._engine = engine
         self._host = host
+        self._boot = boot_id()
         self._loop = asyncio.get_running_loop()
         self._log = logs.get("engine").bind(engine=engine)
         self._limits: Limits | None = None
@@ -80,11 +85,16 @@ class EngineService:
         self.counts = Counts()
         self._delivery = Delivery(bus, engine, self.counts, max_bytes=settings.batch_bytes)
         self._intake = Intake(engine, backend, self._streams, self.counts)
+        self._stages = StageDesk(bus, backend.book, service=settings.service, engine=engine)
+        steps = StepCounts()
+        backend.book.listeners.append(steps.step)
         self.snapshot = Snapshot(
             self.counts,
             heartbeat=self.heartbeat,
             tokens=lambda: self._streams.completed_tokens,
             ring_bytes=lambda: self._streams.ring_bytes,
+            steps=steps,
+            mode_changes=lambda: backend.book.mode_changes,
         )
 
     @override
@@ -115,6 +125,7 @@ class EngineService:
             version=self._settings.version,
             zone=self._settings.zone,
             host=self._host,
+            boot=self._boot,
             max_model_len=limits.max_model_len if limits else 0,
             max_streams=limits.max_streams if limits else 0,
             resumes=limits.resumes if limits else False,
@@ -137,6 +148,7 @@ class EngineService:
         serve, subscribe, engine = self._bus.serve, self._bus.subscribe, self._engine
         await serve(Submit, self._on_submit, max_pending=MAX_PENDING_SUBMITS, engine=engine)
         await serve(Resend, self._on_resend, engine=engine)
+        await serve(StepQuery, self._stages.on_query, engine=engine)
         await subscribe(Cancel, self._on_cancel, engine=engine)
         await subscribe(GatewayHeartbeat, self._on_gateway_heartbeat)
 
@@ -274,7 +286,8 @@ class EngineService:
     ) -> None:
         """End a stream and tell its gateway: by its last deltas, or where the submit is unanswered by the refusal."""
         finish = Finish.ERROR if error else Finish.TIMEOUT
-        sized = self._streams.cut(stream, finish, error, now=self._loop.time())
+        spent = self._backend.spent(stream.key)
+        sized = self._streams.cut(stream, finish, error, spent=spent, now=self._loop.time())
         self._let_go(stream, end, refusal)
         for delta, size in sized:
             self._delivery.send(stream.gateway, delta, size)
@@ -313,9 +326,11 @@ class EngineService:
         for gateway in self._gateways.tick(now, is_listening=self._bus.is_answering):
             orphans = self._streams.of_gateway(gateway)
             for stream in orphans:
+                self._stages.adopt(stream, self._backend.spent(stream.key))
                 self._drop(stream, End.GATEWAY_GONE)
             if orphans:
                 self._log.warning("gateway_gone", gateway=gateway, streams=len(orphans))
+        self._stages.publish()
         self._streams.forget_old(now)
         self._intake.forget_old(now)
 

@@ -64,6 +64,9 @@ class FakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Blocks in the pool; a job waits while what it will need does not fit."""
     block_tokens: int = 16
     """Tokens in a block."""
+    overcommit: bool = False
+    """Jobs start when their prompt fits and take blocks as they grow, as vLLM's do; without a free one the youngest is preempted,
+    and computed again later."""
     prefill_tokens_per_s: float = 20_000.0
     """Speed of prompt computation."""
     chunk_tokens: int = 2048

@@ -13,7 +13,7 @@ from services.engine.ring import RingStore, StreamRing
 from services.engine.settings import RingSettings
 from services.engine.work import StreamWork, TotalWork
 from shared.ids import GatewayId, StreamNo
-from shared.messages import Delta, DeltaExtra, Finish, StreamError, Submit, Usage
+from shared.messages import Delta, DeltaExtra, Finish, Spent, StreamError, Submit, Usage
 
 Sized = tuple[Delta, int]
 """A delta and its size in bytes."""
@@ -46,7 +46,9 @@ class Stream:
         "no",
         "phase",
         "prompt_tokens",
+        "request",
         "ring",
+        "trace",
         "work",
     )
 
@@ -56,6 +58,8 @@ class Stream:
         self.key = key_of(submit.gateway, submit.stream)
         self.gateway = submit.gateway
         self.no = submit.stream
+        self.request = submit.request
+        self.trace = submit.trace
         self.phase = Phase.SUBMITTING
         self.deadline_at = now + submit.deadline_s
         self.prompt_tokens = 0
@@ -81,12 +85,14 @@ class Stream:
         self.next_seq = seq + 1
         return Delta(self.no, seq, choice, piece.text, piece.token_ids, piece.finish, piece.extra)
 
-    def last_pieces(self, finish: Finish, error: StreamError | None) -> list[Piece]:
+    def last_pieces(
+        self, finish: Finish, error: StreamError | None, spent: Spent | None
+    ) -> list[Piece]:
         """Return what ends every open choice; the last piece carries the error, else the usage."""
         usage = Usage(
             prompt_tokens=self.prompt_tokens, completion_tokens=self.work.completion_tokens
         )
-        extra = DeltaExtra(error=error) if error else DeltaExtra(usage=usage)
+        extra = DeltaExtra(error=error, usage=None if error else usage, spent=spent)
         open_choices = [index for index, is_done in enumerate(self.is_finished) if not is_done]
         open_choices = open_choices or [0]
         last = open_choices[-1]
@@ -167,13 +173,19 @@ class Streams:
         self._finish(stream, Event.LAST, now=now)
 
     def cut(
-        self, stream: Stream, finish: Finish, error: StreamError | None = None, *, now: float
+        self,
+        stream: Stream,
+        finish: Finish,
+        error: StreamError | None = None,
+        *,
+        spent: Spent | None = None,
+        now: float,
     ) -> list[Sized]:
         """End a stream from our side; return its last deltas (none where the submit is unanswered)."""
         if stream.phase is Phase.SUBMITTING:
             self._leave(stream, Event.CUT)
             return []
-        sized = [self.piece(stream, piece) for piece in stream.last_pieces(finish, error)]
+        sized = [self.piece(stream, piece) for piece in stream.last_pieces(finish, error, spent)]
         self._finish(stream, Event.CUT, now=now)
         return sized
 

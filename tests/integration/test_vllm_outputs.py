@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 
+import msgspec
 import pytest
 
 from services.engine.ports import Limits, Piece
-from shared.messages import Finish
+from services.engine.stepbook import StepBook
+from services.engine.steps.step import Prefill, Step
+from shared.ids import RequestId
+from shared.messages import ENGINE_STAGES, Finish
 from tests.support.engine_rig import job_of
 from tests.support.tiny_tokenizers import byte_level
 from tests.support.vllm_rig import ANY_TOOL, chat, imported_vllm
@@ -21,7 +25,9 @@ from vllm.outputs import CompletionOutput, RequestOutput  # noqa: E402
 from services.engine.adapters.token_bytes import TokenBytes  # noqa: E402
 from services.engine.adapters.vllm_load import StepStats, load_of  # noqa: E402
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput, finite  # noqa: E402
+from services.engine.adapters.vllm_scheduler import KEY  # noqa: E402
 from services.engine.adapters.vllm_shape import shape_of  # noqa: E402
+from services.engine.adapters.vllm_steps import StepGate  # noqa: E402
 
 LIMITS = Limits(
     backend="vllm",
@@ -40,9 +46,12 @@ class Heard:
     def __init__(self, *, choices: int = 1, top: int | None = None) -> None:
         self.pieces: list[Piece] = []
         self.ended: list[tuple[str, bool]] = []
+        self.book = StepBook()
+        self.gate = StepGate(self.book, lambda: 1.0)
         self.answer = Answer(
             "k",
             lambda _, piece: self.pieces.append(piece),
+            self.gate,
             on_end=lambda *end: self.ended.append(end),
         )
         self.answer.expect(
@@ -51,6 +60,7 @@ class Heard:
         self.outputs = [
             ChoiceOutput(self.answer, choice, f"k.{choice}") for choice in range(choices)
         ]
+        self.answer.request_ids = {choice: f"k.{choice}" for choice in range(choices)}
 
     def put(
         self,
@@ -60,8 +70,10 @@ class Heard:
         *,
         choice: int = 0,
         cached: int = 0,
+        is_recorded: bool = True,
         **fields,
     ) -> None:
+        """Take an output and, unless told otherwise, the record of its step."""
         completion = CompletionOutput(
             index=0,
             text=text,
@@ -82,6 +94,8 @@ class Heard:
                 num_cached_tokens=cached,
             )
         )
+        if is_recorded:
+            self.gate.arrive(None)
 
 
 def test_an_output_becomes_a_piece_at_once():
@@ -90,6 +104,99 @@ def test_an_output_becomes_a_piece_at_once():
     heard.put("hello", [5, 6])
 
     assert [Piece(0, "hello", [5, 6])] == heard.pieces
+
+
+def test_the_first_and_the_last_piece_wait_for_the_record_of_their_step():
+    heard = Heard()
+    heard.book.open("k", RequestId("r"), received_at=0.25)
+    heard.gate.enqueue("k", "k.0")
+
+    heard.put("a", [1], is_recorded=False)
+    assert [] == heard.pieces
+    heard.gate.arrive(None)
+    heard.put("b", [2], is_recorded=False)
+    assert "ab" == "".join(piece.text for piece in heard.pieces)
+    heard.put("c", [3], "stop", is_recorded=False)
+    assert "ab" == "".join(piece.text for piece in heard.pieces)
+    heard.gate.arrive(record(Step(1, 0.5, 0.75, prefills=[Prefill("k.0", 7)])))
+
+    spent = [piece.extra and piece.extra.spent for piece in heard.pieces]
+    assert (1, 3) == (spent[0].decode_tokens, spent[-1].decode_tokens)
+    assert spent[1] is None
+    assert 7 == spent[-1].prefill_tokens
+    assert [("k", True)] == heard.ended
+
+
+def test_no_piece_overtakes_one_that_waits():
+    heard = Heard(choices=2)
+    heard.put("a", [1])
+
+    heard.put("b", [2], "stop", choice=1, is_recorded=False)
+    heard.put("c", [3], is_recorded=False)
+    assert ["a"] == [piece.text for piece in heard.pieces]
+    heard.gate.arrive(None)
+    heard.put("d", [4], is_recorded=False)
+
+    assert ["a", "b", "c", "d"] == [piece.text for piece in heard.pieces]
+
+
+def test_what_waits_when_it_is_cancelled_never_comes():
+    heard = Heard()
+    heard.put("a", [1], "stop", is_recorded=False)
+
+    heard.answer.is_over = True
+    heard.gate.arrive(None)
+
+    assert [] == heard.pieces
+
+
+def test_the_end_of_the_core_does_not_spoil_an_answer_that_was_whole():
+    heard = Heard()
+    heard.put("a", [1], "stop", is_recorded=False)
+
+    heard.answer.fail("dead")
+
+    assert [Finish.STOP] == [piece.finish for piece in heard.pieces]
+
+
+def test_a_record_that_cannot_be_read_costs_itself_only(caplog):
+    heard = Heard()
+    heard.put("a", [1], is_recorded=False)
+
+    heard.gate.arrive({KEY: b"\xc1"})
+
+    assert ["a"] == [piece.text for piece in heard.pieces]
+
+
+def test_the_statistics_of_others_are_left_alone():
+    heard, stats = Heard(), {"OffloadingConnector": {"loads": 3}} | record(Step(1, 0.5, 0.75))
+
+    heard.gate.arrive(stats)
+
+    assert {"OffloadingConnector": {"loads": 3}} == stats
+    assert heard.book.has_news
+
+
+def record(step: Step) -> dict:
+    """Return a step as it comes with a step's statistics."""
+    return {KEY: msgspec.msgpack.encode(step)}
+
+
+def test_without_our_scheduler_the_stages_are_those_seen_from_outside():
+    heard = Heard()
+    times = iter((0.5, 1.0, 1.0, 1.75, 1.75, 1.75))
+    gate = StepGate(heard.book, lambda: next(times), sees_steps=False)
+    heard.answer._gate = gate
+    heard.book.open("k", RequestId("r"), received_at=0.25)
+    gate.enqueue("k", "k.0")
+
+    heard.put("a", [1], is_recorded=False)
+    gate.arrive(None)
+    heard.put("b", [2], "stop", is_recorded=False)
+    gate.arrive(None)
+
+    us = dict(zip(ENGINE_STAGES, heard.pieces[-1].extra.spent.us, strict=True))
+    assert (250_000, 500_000, 750_000) == (us["tokenize"], us["prefill"], us["decode"])
 
 
 def test_the_last_piece_of_all_choices_has_the_usage():
@@ -205,8 +312,9 @@ def stats(*, running: int = 0, usage: float = 0.0) -> StepStats:
     class Scheduler:
         num_running_reqs = running
         kv_cache_usage = usage
+        kv_connector_stats = None
 
-    made = StepStats()
+    made = StepStats(StepGate(StepBook(), lambda: 0.0))
 
     async def step() -> None:
         made.record(0, Scheduler(), None, None)

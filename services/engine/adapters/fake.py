@@ -24,7 +24,17 @@ from services.engine.adapters.fake_text import (
 )
 from services.engine.ports import EngineFailedError, Job, Limits, Load, Piece, RefusedError, Sink
 from services.engine.settings import FakeSettings
-from shared.messages import ChatPrompt, Prior, Prompt, RefuseReason, TextPrompt, TokensPrompt
+from services.engine.stepbook import StepBook
+from shared.clock import stamp_clock
+from shared.messages import (
+    ChatPrompt,
+    Prior,
+    Prompt,
+    RefuseReason,
+    Spent,
+    TextPrompt,
+    TokensPrompt,
+)
 
 _BYTES_PER_TOKEN = 4
 _MAX_LAG_S = 0.5
@@ -34,12 +44,14 @@ _MAX_LAG_S = 0.5
 class FakeEngine:
     """Implements `InferenceEngine`."""
 
-    def __init__(self, settings: FakeSettings) -> None:
+    def __init__(self, settings: FakeSettings, book: StepBook | None = None) -> None:
         self._settings = settings
+        self.book = StepBook() if book is None else book
         self._batch = Batch(settings)
         self._rendering: set[str] = set()
         self._step = 0
         self._step_began_at = 0.0
+        self._step_stamp = 0.0
         self._step_end: asyncio.Handle | None = None
         self._is_stalled = False
 
@@ -52,6 +64,7 @@ class FakeEngine:
         settings = self._settings
         self._sink = sink
         self._loop = asyncio.get_running_loop()
+        self._clock = stamp_clock()
         self._death: asyncio.Future[str] = self._loop.create_future()
         await asyncio.sleep(settings.start_s)
         return Limits(
@@ -70,15 +83,15 @@ class FakeEngine:
         if job.key in self._rendering or job.key in self._batch:
             raise RefusedError(RefuseReason.INVALID, f"the key {job.key} is in use")
         self._rendering.add(job.key)
+        self.book.open(job.key, job.request, received_at=job.received_at or self._clock())
         try:
-            await asyncio.sleep(self._settings.render_s)
-            if job.key not in self._rendering:
-                raise RefusedError(RefuseReason.INVALID, "cancelled while it was submitted")
+            task = await self._rendered(job)
+        except BaseException:
+            self.book.close(job.key, at=self._clock())
+            raise
         finally:
             self._rendering.discard(job.key)
-        if self._death.done():
-            raise EngineFailedError(self._death.result())
-        task = self._task(job)
+        self.book.enqueue(job.key, job.key, at=self._clock(), copies=len(task.choices))
         self._batch.add(task, job.priority)
         self._go_on(self._loop.time())
         return task.prompt_tokens
@@ -87,6 +100,13 @@ class FakeEngine:
         """Forget a job at once."""
         self._rendering.discard(key)
         self._batch.remove(key)
+        self.book.close(key, at=self._clock())
+
+    def spent(self, key: str) -> Spent | None:
+        """Return what the time of a job went to until now."""
+        return self.book.spent(
+            key, until=self._clock(), decode_tokens=self._batch.completion_tokens(key)
+        )
 
     def load(self) -> Load:
         """Return the current load."""
@@ -116,12 +136,22 @@ class FakeEngine:
             self._step_end.cancel()
             self._step_end = None
 
+    async def _rendered(self, job: Job) -> Task:
+        """Return the job as a task once it is rendered. Raises `RefusedError`, `EngineFailedError`."""
+        await asyncio.sleep(self._settings.render_s)
+        if job.key not in self._rendering:
+            raise RefusedError(RefuseReason.INVALID, "cancelled while it was submitted")
+        if self._death.done():
+            raise EngineFailedError(self._death.result())
+        return self._task(job)
+
     def _go_on(self, now: float) -> None:
         """Begin a step if there is work and none is under way."""
         if self._step_end is not None or self._is_stalled or not self._batch.has_work:
             return
         self._step += 1
         self._step_began_at = now
+        self._step_stamp = self._clock()
         duration_s = self._batch.begin_step()
         if duration_s > 0:
             self._step_end = self._loop.call_at(now + duration_s, self._end, now + duration_s)
@@ -130,10 +160,23 @@ class FakeEngine:
 
     def _end(self, planned_at: float) -> None:
         self._step_end = None
-        self._batch.end_step(self._sink)
+        self.book.feed(
+            self._batch.facts(self._step, began_at=self._step_stamp, ended_at=self._clock())
+        )
+        self._batch.end_step(self._sink, self._tell)
         now = self._loop.time()
         is_late = now - planned_at > _MAX_LAG_S
         self._go_on(now if is_late or planned_at > now else planned_at)
+
+    def _tell(self, task: Task, is_last: bool) -> Spent | None:
+        """Return what goes with the first and the last piece of a job; after the last its account is closed."""
+        key, now, book = task.key, self._clock(), self.book
+        if not is_last:
+            return book.spent(key, until=now, decode_tokens=task.completion_tokens)
+        book.end_choice(key)
+        spent = book.spent(key, until=now, decode_tokens=task.completion_tokens)
+        book.close(key, at=now)
+        return spent
 
     def _task(self, job: Job) -> Task:
         """Return the job with its whole future. Raises `RefusedError`."""

@@ -1,27 +1,43 @@
 """The fake engine's scheduler: who runs, who waits, what a step costs. Pure: no loop, no clock.
 
-Jobs start by priority, then arrival, when their choices and all the blocks they will need are free; none is preempted.
-A step computes one token of each running choice and up to a chunk of waiting prompts.
+Jobs start by priority, then arrival, when their choices and all the blocks they will need are free; none is preempted, unless the pool
+is overcommitted (`FakeSettings.overcommit`). A step computes one token of each running choice and up to a chunk of waiting prompts.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from typing_extensions import override
 
-from services.engine.ports import Load, Piece, Sink
+from services.engine.ports import Load, Piece, Sink, told
 from services.engine.settings import FakeSettings
-from shared.messages import DeltaExtra, Priority, Usage
+from services.engine.steps.step import Prefill, Step
+from shared.messages import DeltaExtra, Priority, Spent, Usage
 
 _RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+
+
+Tell = Callable[["Task", bool], Spent | None]
+"""Called for the first and the last piece of a task (true: the last) with what the time of it went to."""
 
 
 class Task:
     """A job in the batch or before it."""
 
-    __slots__ = ("blocks", "choices", "completion_tokens", "key", "prefill_left", "prompt_tokens")
+    __slots__ = (
+        "again_left",
+        "blocks",
+        "choices",
+        "completion_tokens",
+        "has_begun",
+        "held",
+        "key",
+        "prefill_left",
+        "prompt_tokens",
+        "said",
+    )
 
     def __init__(
         self,
@@ -34,13 +50,44 @@ class Task:
     ) -> None:
         self.key = key
         self.prompt_tokens = prompt_tokens
+        self.said = prior_tokens
+        """Tokens that its choices said elsewhere."""
         self.prefill_left = prompt_tokens + prior_tokens
+        self.again_left = 0
+        """Of these, how many a preemption dropped."""
         self.blocks = blocks
+        """All that it may need."""
+        self.held = 0
+        """Blocks that it has."""
         self.choices = choices
         self.completion_tokens = 0
+        self.has_begun = False
 
-    def advance(self, sink: Sink) -> bool:
+    @property
+    def tokens(self) -> int:
+        """Tokens whose blocks it needs while it runs."""
+        return self.prompt_tokens + self.said + self.completion_tokens
+
+    def drop(self) -> None:
+        """Lose all that was computed."""
+        self.again_left += self.tokens - self.prefill_left
+        self.prefill_left = self.tokens
+        self.held = 0
+
+    def chunk(self, budget: int) -> Prefill:
+        """Compute up to `budget` tokens of what is left of the prompt."""
+        tokens = min(self.prefill_left, budget)
+        again = min(tokens, self.again_left)
+        self.prefill_left -= tokens
+        self.again_left -= again
+        return Prefill(
+            self.key, tokens - again, again, is_last=not self.prefill_left, blocks=self.held
+        )
+
+    def advance(self, sink: Sink, tell: Tell) -> bool:
         """Hand over one piece of each choice; return whether the job is complete."""
+        if not self.has_begun:
+            sink = self._telling(sink, tell)
         going = []
         for choice in self.choices:
             piece = next(choice)
@@ -48,10 +95,21 @@ class Task:
             if piece.finish is None:
                 going.append(choice)
             elif not going and choice is self.choices[-1]:
-                piece = self._with_usage(piece)
+                piece = told(self._with_usage(piece), tell(self, True))
             sink(self.key, piece)
         self.choices = going
         return not going
+
+    def _telling(self, sink: Sink, tell: Tell) -> Sink:
+        """Return a sink that tells with the first piece what the time before it went to."""
+
+        def first(key: str, piece: Piece) -> None:
+            if not self.has_begun:
+                self.has_begun = True
+                piece = told(piece, tell(self, False))
+            sink(key, piece)
+
+        return first
 
     def _with_usage(self, piece: Piece) -> Piece:
         old = piece.extra or DeltaExtra()
@@ -71,12 +129,16 @@ class Batch:
     def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
         self._arrivals = 0
+        self._preemptions = 0
         self._waiting: list[tuple[int, int, Task]] = []
         self._running: dict[str, Task] = {}
         self._tasks: dict[str, Task] = {}
-        self._running_choices = 0
         self._free_blocks = settings.total_blocks
-        self._prefilling: list[tuple[Task, int]] = []
+        self._decodes = 0
+        self._prefills: list[Prefill] = []
+        self._preempted: list[str] = []
+        self._midway: set[str] = set()
+        """Whose prompt is not computed to its end after the step under way."""
 
     @override
     def __repr__(self) -> str:
@@ -102,34 +164,65 @@ class Batch:
         if task is None:
             return
         if self._running.pop(key, None) is not None:
-            self._free_blocks += task.blocks
+            self._free_blocks += task.held
         else:
             self._waiting = [entry for entry in self._waiting if entry[2] is not task]
 
+    def completion_tokens(self, key: str) -> int:
+        """Return how many tokens a job has said; none for an unknown one."""
+        task = self._tasks.get(key)
+        return 0 if task is None else task.completion_tokens
+
     def begin_step(self) -> float:
         """Start who fits and choose the prompt chunks; return how long the step takes."""
-        self._start_waiting()
         settings = self._settings
+        self._preempted = []
+        if settings.overcommit:
+            self._grow()
+        if not self._preempted:
+            self._start_waiting()
         budget = settings.chunk_tokens
-        self._prefilling = []
+        self._prefills = []
+        self._midway = set()
+        choices = prefilling = 0
         for task in self._running.values():
-            if task.prefill_left and budget:
-                chunk = min(task.prefill_left, budget)
-                budget -= chunk
-                self._prefilling.append((task, chunk))
+            choices += len(task.choices)
+            if not task.prefill_left:
+                continue
+            prefilling += len(task.choices)
+            if budget:
+                chunk = task.chunk(budget)
+                budget -= chunk.tokens + chunk.again
+                self._prefills.append(chunk)
+            if task.prefill_left:
+                self._midway.add(task.key)
+        self._decodes = choices - prefilling
         chunk_tokens = settings.chunk_tokens - budget
         return (
             settings.step_s
-            + settings.stream_step_s * self._count_choices()
+            + settings.stream_step_s * choices
             + chunk_tokens / settings.prefill_tokens_per_s
         )
 
-    def end_step(self, sink: Sink) -> None:
+    def facts(self, number: int, *, began_at: float, ended_at: float) -> Step:
+        """Return what the step under way was, at its end."""
+        return Step(
+            number,
+            began_at,
+            ended_at,
+            decodes=self._decodes,
+            prefills=self._prefills,
+            preempted=self._preempted,
+            mode="FAKE/eager",
+            free_blocks=self._free_blocks,
+            total_blocks=self._settings.total_blocks,
+        )
+
+    def end_step(self, sink: Sink, tell: Tell = lambda _task, _is_last: None) -> None:
         """Hand over what the step computed."""
-        for task, chunk in self._prefilling:
-            task.prefill_left -= chunk
+        midway = self._midway
         for task in list(self._running.values()):
-            if not task.prefill_left and task.advance(sink):
+            if task.key not in midway and task.advance(sink, tell):
                 self.remove(task.key)
 
     def load(self, *, step: int, step_age_s: float) -> Load:
@@ -148,12 +241,40 @@ class Batch:
         room = self._settings.max_streams - self._count_choices()
         while self._waiting:
             task = self._waiting[0][2]
-            if len(task.choices) > room or task.blocks > self._free_blocks:
+            blocks = self._blocks_now(task) if self._settings.overcommit else task.blocks
+            if len(task.choices) > room or blocks > self._free_blocks:
                 return
             del self._waiting[0]
             room -= len(task.choices)
-            self._free_blocks -= task.blocks
+            self._take(task, blocks)
             self._running[task.key] = task
+
+    def _grow(self) -> None:
+        """Give each running job the blocks for its next tokens; preempt the youngest until there are enough."""
+        for task in list(self._running.values()):
+            while task.key in self._running:
+                missing = self._blocks_now(task) - task.held
+                if missing <= self._free_blocks:
+                    self._take(task, missing)
+                    break
+                self._preempt(next(reversed(self._running.values())))
+
+    def _preempt(self, task: Task) -> None:
+        del self._running[task.key]
+        self._free_blocks += task.held
+        task.drop()
+        self._preempted.append(task.key)
+        self._preemptions += 1
+        # Before all others, and before those preempted earlier, as vLLM does.
+        insort(self._waiting, (-1, -self._preemptions, task))
+
+    def _blocks_now(self, task: Task) -> int:
+        """Return the blocks that a job needs for what it has and one more token of each choice."""
+        return -(-(task.tokens + len(task.choices)) // self._settings.block_tokens)
+
+    def _take(self, task: Task, blocks: int) -> None:
+        task.held += blocks
+        self._free_blocks -= blocks
 
     def _count_choices(self) -> int:
         return sum(len(task.choices) for task in self._running.values())

@@ -12,13 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing_extensions import override
 
 from services.engine.ports import InferenceEngine, Job, Limits, Load, Sink
+from services.engine.stepbook import StepBook
+from shared.messages import Spent
 
 
 class LateEngine:
     """Implements `InferenceEngine` by the backend that `make` returns."""
 
-    def __init__(self, make: Callable[[], InferenceEngine]) -> None:
+    def __init__(self, make: Callable[[StepBook], InferenceEngine]) -> None:
         self._make = make
+        self.book = StepBook()
+        """The backend's, there before it."""
         self._engine: InferenceEngine | None = None
 
     @override
@@ -28,7 +32,7 @@ class LateEngine:
     async def start(self, sink: Sink) -> Limits:
         """Make the backend and start it. An interruption waits for imports under way: they cannot be left."""
         with ThreadPoolExecutor(1, thread_name_prefix="imports") as thread:
-            made = await asyncio.get_running_loop().run_in_executor(thread, self._make)
+            made = await asyncio.get_running_loop().run_in_executor(thread, self._make, self.book)
         self._engine = made
         return await made.start(sink)
 
@@ -39,6 +43,10 @@ class LateEngine:
     def cancel(self, key: str) -> None:
         """See `InferenceEngine`."""
         self._started.cancel(key)
+
+    def spent(self, key: str) -> Spent | None:
+        """See `InferenceEngine`."""
+        return self._started.spent(key)
 
     def load(self) -> Load:
         """See `InferenceEngine`."""

@@ -2,6 +2,7 @@
 
 From outside not everything shows: token ids are unknown, the prompt's length is an estimate until the usage comes,
 jobs that wait in the server count as running, and a step is a chunk that arrived.
+Of the stages two are seen: until the first piece it is `prefill`, which includes the way there and any queue, and then `decode`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,20 @@ from services.engine.adapters.openai_chunks import BrokenStreamError, ChunkReade
 from services.engine.adapters.openai_models import ServerModel, find_model
 from services.engine.adapters.openai_refusal import refusal_of
 from services.engine.adapters.sse import EventTooBigError, SseReader
-from services.engine.ports import EngineFailedError, Job, Limits, Load, Piece, RefusedError, Sink
+from services.engine.ports import (
+    EngineFailedError,
+    Job,
+    Limits,
+    Load,
+    Piece,
+    RefusedError,
+    Sink,
+    told,
+)
 from services.engine.settings import OpenAiSettings
-from shared.messages import RefuseReason, StreamError, TokensPrompt
+from services.engine.stepbook import StepBook
+from shared.clock import stamp_clock
+from shared.messages import RefuseReason, Spent, Stage, StreamError, TokensPrompt
 
 _MAX_ERROR_BYTES = 64 << 10
 _MAX_MODELS_BYTES = 1 << 20
@@ -37,6 +49,8 @@ class _Open:
         self.reader = ChunkReader(choices=job.sampling.n, prompt_tokens=self.prompt_tokens)
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.task: asyncio.Task[None] | None = None
+        self.has_begun = False
+        self.tokens = 0
 
     def accept(self) -> None:
         """Let `submit` return, if it still waits."""
@@ -52,8 +66,9 @@ class _Open:
 class OpenAiEngine:
     """Implements `InferenceEngine`. `start` and `stop` belong to one task: it owns the tasks of the requests."""
 
-    def __init__(self, settings: OpenAiSettings) -> None:
+    def __init__(self, settings: OpenAiSettings, book: StepBook | None = None) -> None:
         self._settings = settings
+        self.book = StepBook() if book is None else book
         self._url = settings.url.rstrip("/")
         self._open: dict[str, _Open] = {}
         self._stack = AsyncExitStack()
@@ -71,6 +86,7 @@ class OpenAiEngine:
             raise EngineFailedError(f"openai.url is {self._url!r}: set it to http://HOST:PORT/v1")
         self._sink = sink
         self._loop = asyncio.get_running_loop()
+        self._clock = stamp_clock()
         self._death: asyncio.Future[str] = self._loop.create_future()
         self._session = await self._stack.enter_async_context(_session(self._settings))
         self._model = await self._find_model()
@@ -95,6 +111,9 @@ class OpenAiEngine:
         if not self._open:
             self._chunk_at = self._loop.time()
         request = self._open[job.key] = _Open(job, self._loop)
+        received_at = job.received_at or self._clock()
+        self.book.open(job.key, job.request, received_at=received_at)
+        self.book.enter(job.key, Stage.PREFILL, at=received_at)
         request.task = self._group.create_task(self._serve(request), name="openai request")
         try:
             await request.accepted
@@ -107,10 +126,16 @@ class OpenAiEngine:
         """Close the connection of a request."""
         request = self._open.pop(key, None)
         if request is not None and request.task is not None:
+            self.book.close(key, at=self._clock())
             request.task.cancel()
             # A task that is cancelled before its first step never runs at all.
             message = "cancelled while it was submitted"
             request.refuse(RefusedError(RefuseReason.INVALID, message))
+
+    def spent(self, key: str) -> Spent | None:
+        """Return what can be told from outside."""
+        request = self._open.get(key)
+        return None if request is None else self._spent(request)
 
     def load(self) -> Load:
         """Return what can be seen from outside."""
@@ -173,6 +198,7 @@ class OpenAiEngine:
         finally:
             if self._open.get(request.job.key) is request:
                 del self._open[request.job.key]
+                self.book.close(request.job.key, at=self._clock())
 
     async def _exchange(self, request: _Open) -> None:
         path, body = request_of(request.job, model=self._model.name)
@@ -213,11 +239,31 @@ class OpenAiEngine:
                 self._end(request, pieces)
 
     def _end(self, request: _Open, pieces: list[Piece]) -> None:
-        key = request.job.key
-        if request.reader.is_complete:
+        key, is_complete = request.job.key, request.reader.is_complete
+        if is_complete:
             self._open.pop(key, None)
         for piece in pieces:
-            self._sink(key, piece)
+            self._sink(key, self._told(request, piece))
+        if is_complete:
+            self.book.close(key, at=self._clock())
+
+    def _told(self, request: _Open, piece: Piece) -> Piece:
+        """Return a piece with what it must tell of the time."""
+        key, extra = request.job.key, piece.extra
+        request.tokens += bool(piece.text)
+        if extra is not None and extra.usage is not None:
+            request.tokens = extra.usage.completion_tokens
+        is_last = extra is not None and (extra.usage is not None or extra.error is not None)
+        if not request.has_begun:
+            request.has_begun = True
+            self.book.enter(key, Stage.DECODE, at=self._clock())
+        elif not is_last:
+            return piece
+        return told(piece, self._spent(request))
+
+    def _spent(self, request: _Open) -> Spent | None:
+        key = request.job.key
+        return self.book.spent(key, until=self._clock(), decode_tokens=request.tokens)
 
     def _give_up(self, request: _Open, error: Exception) -> None:
         """Report a connection that broke or fell silent."""

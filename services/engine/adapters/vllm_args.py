@@ -13,7 +13,8 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import CpuArchEnum, current_platform
 
-from services.engine.adapters import vllm_executor
+from services.engine.adapters import vllm_executor, vllm_worker
+from services.engine.adapters.vllm_scheduler import scheduler_name
 from services.engine.ports import EngineFailedError
 from services.engine.settings import VllmSettings
 
@@ -30,7 +31,12 @@ def engine_config(settings: VllmSettings) -> VllmConfig:
     """Return vLLM's configuration for the model. Raises `EngineFailedError`, and what vLLM raises for models that it cannot load."""
     if current_platform.is_cpu():
         _register_model(Path(settings.model))
-    return engine_args(settings).create_engine_config()
+    config = engine_args(settings).create_engine_config()
+    scheduler = config.scheduler_config
+    if scheduler.scheduler_cls is None:
+        # Only now: which of its two vLLM wants depends on all the rest.
+        scheduler.scheduler_cls = scheduler_name(is_async=bool(scheduler.async_scheduling))
+    return config
 
 
 def _register_model(model: Path) -> None:
@@ -57,6 +63,9 @@ def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "enforce_eager": bool(settings.enforce_eager),
         "seed": settings.seed,
+        # Each step says whether it ran as a graph.
+        "cudagraph_metrics": True,
+        "worker_extension_cls": vllm_worker.NAME,
         "scheduling_policy": "priority",
         # One backend, since the first request would choose for all; no free white space, in which small models never find an end.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},

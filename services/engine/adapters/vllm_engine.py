@@ -30,11 +30,14 @@ from services.engine.adapters.vllm_prompts import Prompts
 from services.engine.adapters.vllm_resume import behind, catch_up, check_prior
 from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal_of, room, seed_of
 from services.engine.adapters.vllm_shape import Shape, shape_of
+from services.engine.adapters.vllm_steps import step_gate
 from services.engine.adapters.vllm_tools import ToolParser
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
 from services.engine.settings import VllmSettings
+from services.engine.stepbook import StepBook
 from shared import logs
-from shared.messages import Priority, RefuseReason
+from shared.clock import stamp_clock
+from shared.messages import Priority, RefuseReason, Spent
 
 FIRST_VERSION = (0, 32)
 END_VERSION = (0, 34)
@@ -51,15 +54,15 @@ _log = logs.get("vllm")
 class VllmEngine:
     """Implements `InferenceEngine`."""
 
-    def __init__(self, settings: VllmSettings) -> None:
+    def __init__(self, settings: VllmSettings, book: StepBook | None = None) -> None:
         self._settings = settings
+        self.book = StepBook() if book is None else book
         self._answers: dict[str, Answer] = {}
         self._work_since = 0.0
         self._doomed: list[str] = []
         self._is_stopping = False
         self._llm: AsyncLLM | None = None
         self._prompts: Prompts | None = None
-        self._stats = StepStats()
         self._pool = RenderPool()
 
     @override
@@ -71,6 +74,7 @@ class VllmEngine:
         check_version(vllm.__version__)
         self._sink = sink
         self._loop = asyncio.get_running_loop()
+        self._clock = stamp_clock()
         self._death: asyncio.Future[str] = self._loop.create_future()
         self._tasks = await asyncio.TaskGroup().__aenter__()
         # In this order: the core is forked before anything here has a thread.
@@ -87,7 +91,10 @@ class VllmEngine:
             raise EngineFailedError(self._death.result())
         if job.key in self._answers:
             raise RefusedError(RefuseReason.INVALID, f"the key {job.key} is in use")
-        answer = self._answers[job.key] = Answer(job.key, self._sink, on_end=self._on_end)
+        answer = Answer(job.key, self._sink, self._gate, on_end=self._on_end)
+        self._answers[job.key] = answer
+        received_at = job.received_at or self._clock()
+        self.book.open(job.key, job.request, received_at=received_at)
         try:
             return await self._submit(job, answer)
         except EngineDeadError as error:
@@ -103,7 +110,13 @@ class VllmEngine:
         if answer is None:
             return
         answer.is_over = True
+        self._gate.close(key)
         self._doom(answer)
+
+    def spent(self, key: str) -> Spent | None:
+        """Return what the time of a job went to until now; what its step under way does is not known yet."""
+        answer = self._answers.get(key)
+        return None if answer is None else self._gate.spent(key, answer.completion_tokens)
 
     def load(self) -> Load:
         """Return the load by the core's last step."""
@@ -138,8 +151,10 @@ class VllmEngine:
     async def _read_model(self, llm: AsyncLLM) -> None:
         """Learn from vLLM what the model and the engine can do."""
         self._supported_tasks = await llm.get_supported_tasks()
-        self._stats.attach(llm)
         config, tokenizer = llm.vllm_config, llm.get_tokenizer()
+        self._gate = await step_gate(llm, self.book, self._clock)
+        self._stats = StepStats(self._gate)
+        self._stats.attach(llm)
         self._abilities = Abilities(
             limits=_limits(self._settings, config),
             vocab_size=config.model_config.get_vocab_size(),
@@ -224,7 +239,8 @@ class VllmEngine:
                 return
             own = request if choice == 0 else _sibling(request, choice, job.sampling.seed)
             reader.add_request(own, None, None, 0, ChoiceOutput(answer, choice, own.request_id))
-            answer.request_ids.append(own.request_id)
+            answer.request_ids[choice] = own.request_id
+            self._gate.enqueue(job.key, own.request_id)
             if prior := priors.get(choice):
                 answer.say(choice, catch_up(reader, own.request_id, prior))
                 own = behind(own, prior)
@@ -234,6 +250,7 @@ class VllmEngine:
 
     def _on_end(self, key: str, is_whole: bool) -> None:
         answer = self._answers.pop(key, None)
+        self._gate.close(key)
         if answer is not None and not is_whole:
             self._doom(answer)
 
@@ -241,7 +258,7 @@ class VllmEngine:
         """Have vLLM end what is left of an answer, together with all others of this turn of the loop."""
         if not self._doomed:
             self._loop.call_soon(self._abort)
-        self._doomed += answer.request_ids
+        self._doomed += answer.request_ids.values()
 
     def _open_choices(self, *, but: Answer | None = None) -> int:
         return sum(answer.open_choices for answer in self._answers.values() if answer is not but)

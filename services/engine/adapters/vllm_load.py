@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from services.engine.adapters.vllm_steps import StepGate
 from services.engine.ports import Limits, Load
 
 
 class StepStats:
-    """Counts steps; for vLLM it is a logger."""
+    """Counts steps and passes their records on; for vLLM it is a logger."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: StepGate) -> None:
+        self._gate = gate
         self.steps = 0
         self.stepped_at = 0.0
         """Loop time of the last step's end, as this process learned of it."""
@@ -33,13 +35,14 @@ class StepStats:
     def record(
         self, engine_idx: int, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any
     ) -> None:
-        """Take what the core sent."""
+        """Take what the core sent, once the outputs that came with it have been handed out."""
         del engine_idx, iteration_stats, mm_cache_stats
         if scheduler_stats is not None:
             self.steps += 1
             self.stepped_at = asyncio.get_running_loop().time()
             self.running = scheduler_stats.num_running_reqs
             self.kv_cache_usage = scheduler_stats.kv_cache_usage
+        self._gate.arrive(scheduler_stats.kv_connector_stats if scheduler_stats else None)
 
 
 def load_of(

@@ -17,9 +17,18 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from services.engine.adapters.token_bytes import TokenBytes
 from services.engine.adapters.tool_calls import Listener
-from services.engine.ports import Piece, Sink
+from services.engine.adapters.vllm_steps import StepGate
+from services.engine.ports import Piece, Sink, told
 from shared import logs
-from shared.messages import DeltaExtra, Finish, StreamError, TokenLogprob, TopLogprob, Usage
+from shared.messages import (
+    DeltaExtra,
+    Finish,
+    Spent,
+    StreamError,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 
 LEAST_LOGPROB = -9999.0
 """What OpenAI gives for tokens that can't come: JSON has no infinity."""
@@ -47,16 +56,29 @@ class ChoiceOutput(RequestOutputCollector):
 class Answer:
     """One job in vLLM: its requests, and what has come of each."""
 
-    def __init__(self, key: str, sink: Sink, *, on_end: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, key: str, sink: Sink, gate: StepGate, *, on_end: Callable[[str, bool], None]
+    ) -> None:
         """`on_end` is told the key, and whether all requests have ended by themselves."""
         self._key = key
         self._sink = sink
+        self._gate = gate
         self._on_end = on_end
-        self.request_ids: list[str] = []
-        """vLLM's ids, one for each choice that was submitted."""
+        self.request_ids: dict[int, str] = {}
+        """vLLM's ids of the choices that were submitted."""
         self.is_over = False
         """Nothing may come any more: it ended, failed, or was cancelled."""
         self._open: set[int] = set()
+        self._has_begun = False
+        """Whether the first piece is out."""
+        self._is_complete = False
+        """Whether the last piece waits."""
+        self._waits = True
+        """Whether pieces wait for the record of their step: the first, the last, and what comes between."""
+        self._held: list[Piece] = []
+        self._ended: list[int] = []
+        """Choices that ended in the step whose record is to come."""
+        self.completion_tokens = 0
         self._listeners: list[Listener] | None = None
 
     def expect(
@@ -74,7 +96,6 @@ class Answer:
         self._top = top
         self._has_called = [False] * choices
         self._open = set(still_open)
-        self._completion_tokens = 0
         self._cached_tokens = prompt_tokens
 
     def listen(self, listeners: list[Listener]) -> None:
@@ -93,11 +114,33 @@ class Answer:
     def say(self, choice: int, text: str) -> None:
         """Tell the sink what came of no output."""
         if text:
-            self._sink(self._key, Piece(choice, text, []))
+            self._hold(Piece(choice, text, []))
+
+    def release(self) -> None:
+        """Hand out what waited for the record of its step."""
+        if self.is_over:
+            return
+        held, self._held = self._held, []
+        for choice in self._ended:
+            self._gate.book.end_choice(self.request_ids[choice])
+        self._ended = []
+        if not held:
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            self._gate.begin(self._key)
+            held[0] = told(held[0], self._spent())
+        is_last, self._waits = self._is_complete, False
+        if is_last:
+            if len(held) > 1 or held[0].extra is None or held[0].extra.spent is None:
+                held[-1] = told(held[-1], self._spent())
+            self._end(is_whole=True)
+        for piece in held:
+            self._sink(self._key, piece)
 
     def take(self, choice: int, output: RequestOutput) -> None:
         """Tell the sink what an output has."""
-        if self.is_over:
+        if self.is_over or self._is_complete:
             return
         try:
             self._take(choice, output)
@@ -110,19 +153,28 @@ class Answer:
         """End the answer with an error, unless it is over."""
         if self.is_over:
             return
+        was_complete = self._is_complete
+        self.release()
+        if was_complete:
+            return
         still_open = sorted(self._open)
+        error = StreamError(message=message, retryable=retryable)
+        extra = DeltaExtra(error=error, spent=self._spent())
         self._end(is_whole=False)
-        error = DeltaExtra(error=StreamError(message=message, retryable=retryable))
         for choice in still_open:
-            extra = error if choice == still_open[-1] else None
-            self._sink(self._key, Piece(choice, "", [], Finish.ERROR, extra))
+            last = extra if choice == still_open[-1] else None
+            self._sink(self._key, Piece(choice, "", [], Finish.ERROR, last))
 
     def _take(self, choice: int, output: RequestOutput) -> None:
         completion = output.outputs[0]
         reason = completion.finish_reason
-        self._completion_tokens += len(completion.token_ids)
+        self.completion_tokens += len(completion.token_ids)
         if reason is None and self._top is None and self._listeners is None:
-            self._sink(self._key, Piece(choice, completion.text, completion.token_ids))
+            piece = Piece(choice, completion.text, completion.token_ids)
+            if self._waits:
+                self._hold(piece)
+            else:
+                self._sink(self._key, piece)
             return
         self._take_rest(choice, output, completion)
 
@@ -145,10 +197,11 @@ class Answer:
             self.fail(f"vLLM ended the answer ({reason})")
             return
         token_ids = completion.token_ids
-        self._sink(
-            self._key,
-            Piece(choice, text, token_ids, finish, DeltaExtra(**extra) if extra else None),
-        )
+        piece = Piece(choice, text, token_ids, finish, DeltaExtra(**extra) if extra else None)
+        if self._waits or finish is not None:
+            self._hold(piece)
+        else:
+            self._sink(self._key, piece)
 
     def _finish(
         self,
@@ -167,14 +220,25 @@ class Answer:
             extra["stop_reason"] = completion.stop_reason
         self._cached_tokens = min(self._cached_tokens, output.num_cached_tokens or 0)
         self._open.discard(choice)
+        self._ended.append(choice)
         if not self._open:
-            self._end(is_whole=True)
+            self._is_complete = True
             extra["usage"] = Usage(
                 prompt_tokens=self._prompt_tokens,
-                completion_tokens=self._completion_tokens,
+                completion_tokens=self.completion_tokens,
                 cached_tokens=self._cached_tokens,
             )
         return finish
+
+    def _hold(self, piece: Piece) -> None:
+        """Let a piece, and all that come after it, wait for the record of its step."""
+        if not self._held:
+            self._waits = True
+            self._gate.wait(self)
+        self._held.append(piece)
+
+    def _spent(self) -> Spent | None:
+        return self._gate.spent(self._key, self.completion_tokens)
 
     def _end(self, *, is_whole: bool) -> None:
         self.is_over = True

@@ -12,6 +12,7 @@ from services.engine.adapters.fake import FakeEngine
 from services.engine.adapters.late import LateEngine
 from services.engine.ports import EngineFailedError
 from services.engine.settings import FakeSettings
+from services.engine.stepbook import StepBook
 from tests.support.engine_rig import Pieces, is_last, job_of
 
 
@@ -28,7 +29,7 @@ class Started(FakeEngine):
 def test_the_loop_goes_on_while_it_is_made_and_no_thread_is_left_for_a_fork():
     backend = Started(FakeSettings(step_s=0.001))
 
-    def make() -> FakeEngine:
+    def make(_book: StepBook) -> FakeEngine:
         time.sleep(0.2)
         return backend
 
@@ -50,7 +51,7 @@ def test_the_loop_goes_on_while_it_is_made_and_no_thread_is_left_for_a_fork():
 def test_once_started_it_is_the_backend():
     async def scenario():
         backend = FakeEngine(FakeSettings(step_s=0.001))
-        engine, pieces = LateEngine(lambda: backend), Pieces()
+        engine, pieces = LateEngine(lambda _book: backend), Pieces()
         await engine.start(pieces)
         job, cancelled = job_of(max_tokens=4), job_of(max_tokens=4000, ignore_eos=True)
 
@@ -67,7 +68,7 @@ def test_once_started_it_is_the_backend():
 
 
 def test_what_cannot_be_made_fails_the_start():
-    def make() -> FakeEngine:
+    def make(_book: StepBook) -> FakeEngine:
         raise EngineFailedError("vLLM cannot be imported")
 
     async def scenario():

@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.engine.metrics import PREFIX, Counts, End, Snapshot
 from services.engine.metrics_page import serve_page
+from services.engine.step_counts import StepCounts
+from services.engine.steps.step import Draft, Prefill, Step
 from shared.errors import UserError
 from shared.ids import EngineId, ServiceName
 from shared.messages import EngineHeartbeat, EngineState, RefuseReason
@@ -26,10 +28,17 @@ BEAT = EngineHeartbeat(
 )
 
 
-def page(counts: Counts) -> str:
+def page(counts: Counts, steps: StepCounts | None = None) -> str:
     registry = CollectorRegistry()
     registry.register(
-        Snapshot(counts, heartbeat=lambda: BEAT, tokens=lambda: 70, ring_bytes=lambda: 900)
+        Snapshot(
+            counts,
+            heartbeat=lambda: BEAT,
+            tokens=lambda: 70,
+            ring_bytes=lambda: 900,
+            steps=steps or StepCounts(),
+            mode_changes=lambda: 2,
+        )
     )
     return generate_latest(registry).decode()
 
@@ -53,6 +62,34 @@ def test_counts_and_gauges_have_their_values():
         'llm_engine_state{state="ready"} 1.0',
     ):
         assert line in lines
+
+
+def test_steps_are_counted():
+    steps = StepCounts()
+    for step in (
+        Step(1, 1.0, 1.5, prefills=[Prefill("a", 100, 20, cached=16)], mode="FAKE/eager"),
+        Step(2, 1.4, 1.51, decodes=3, preempted=["a"], mode="FAKE/graph"),
+        Step(3, 1.51, 1.52, decodes=3, drafts=[Draft("b", 4, 2)], mode="FAKE/graph"),
+    ):
+        steps.step(step)
+
+    lines = page(Counts(), steps).splitlines()
+
+    for line in (
+        "llm_engine_prefill_tokens_total 100.0",
+        "llm_engine_recomputed_tokens_total 20.0",
+        "llm_engine_cached_tokens_total 16.0",
+        "llm_engine_preemptions_total 1.0",
+        "llm_engine_drafted_tokens_total 4.0",
+        "llm_engine_accepted_tokens_total 2.0",
+        "llm_engine_mode_changes_total 2.0",
+        'llm_engine_step_mode{mode="FAKE/graph"} 1.0',
+        'llm_engine_step_duration_seconds_bucket{le="0.0128"} 2.0',
+        'llm_engine_step_duration_seconds_bucket{le="0.8192"} 3.0',
+        'llm_engine_step_duration_seconds_bucket{le="+Inf"} 3.0',
+        "llm_engine_step_duration_seconds_count 3.0",
+    ):
+        assert line in lines, line
 
 
 def test_every_name_has_the_prefix_and_a_text():

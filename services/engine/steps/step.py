@@ -1,0 +1,118 @@
+"""What a backend says of one step: who was computed in it and who was not. One record for each step, whatever the batch's size.
+
+A choice that decodes is not named: it is one of `decodes`, as in the step before. Named are beginnings, ends and exceptions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.ids import RequestId
+
+
+class Prefill(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A chunk of a prompt in one step."""
+
+    ref: str
+    """The backend's name of the choice."""
+    tokens: int
+    """Prompt tokens computed for the first time."""
+    again: int = 0
+    """Tokens computed that a preemption had dropped."""
+    is_last: bool = True
+    """The choice makes a token at the end of this step."""
+    cached: int = 0
+    """Prompt tokens that were there already; counts with a choice's first chunk."""
+    blocks: int = 0
+    """KV blocks that it holds now; only where that is known."""
+
+
+class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Speculation of one choice in one step."""
+
+    ref: str
+    drafted: int
+    accepted: int
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """KV blocks that a choice held when it ended."""
+
+    ref: str
+    blocks: int
+
+
+class Step(msgspec.Struct, array_like=True):
+    """One step of an engine. Times are of one monotonic clock, in seconds. Filled where it is made, and not changed any more in a book."""
+
+    number: int
+    """Counts up by one from 1."""
+    scheduled_at: float
+    """When it was decided who is in it; with asynchronous stepping before the step before it ended."""
+    ended_at: float
+    """When its tokens were there."""
+    decodes: int = 0
+    """Choices in it that had their first token before."""
+    prefills: list[Prefill] = []
+    preempted: list[str] = []
+    """Choices that lost their blocks when this step was made."""
+    unscheduled: list[str] = []
+    """Choices that hold their place in the batch, have had a token, and are not in this step."""
+    loading: list[str] = []
+    """Choices that began to wait for KV blocks from a lower tier when this step was made."""
+    loaded: list[str] = []
+    """Choices whose blocks have come by the end of this step."""
+    drafts: list[Draft] = []
+    held: list[Held] = []
+    mode: str = ""
+    """Attention backend and kind, such as `FLASH_ATTN/graph`."""
+    free_blocks: int = 0
+    """Free blocks of the KV pool at the end."""
+    total_blocks: int = 0
+
+
+def us_of(seconds: float) -> int:
+    """Return a stamp in whole microseconds."""
+    return int(seconds * 1e6 + 0.5)
+
+
+class Span:
+    """The time of one step, and how it was shared out."""
+
+    __slots__ = (
+        "begin_us",
+        "blocker",
+        "end_us",
+        "largest",
+        "made_us",
+        "prompt_tokens",
+        "step",
+        "wait_us",
+    )
+
+    def __init__(self, step: Step, begin_us: int) -> None:
+        self.step = step
+        self.begin_us = begin_us
+        """End of the step before."""
+        self.end_us = max(us_of(step.ended_at), begin_us)
+        self.made_us = min(max(us_of(step.scheduled_at), begin_us), self.end_us)
+        """From when on it computed those who are new in it."""
+        self.wait_us = 0
+        """The part of it in which those that decoded waited for prompts."""
+        self.prompt_tokens = 0
+        self.largest: Prefill | None = None
+        self.blocker = RequestId("")
+        """Whose prefill the wait is charged to."""
+        if step.prefills:
+            self.largest = max(step.prefills, key=lambda each: each.tokens + each.again)
+            self.prompt_tokens = sum(each.tokens + each.again for each in step.prefills)
+
+    @property
+    def us(self) -> int:
+        """Length for those who were in the step before."""
+        return self.end_us - self.begin_us
+
+    @property
+    def busy_us(self) -> int:
+        """Length without the time before it was made."""
+        return self.end_us - self.made_us

@@ -1,0 +1,75 @@
+"""Which step made which token of a choice: runs of steps that made the same number each.
+
+A choice that decodes makes one token a step, which nobody has to say; said are first tokens, pauses, and what speculation added.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+MAX_RUNS = 4096
+"""Then every second one is given up: within a run of two the answer is off by a few steps. An answer of 128k tokens without speculation
+and preemptions is one run."""
+
+
+class TokenRuns:
+    """The runs of one choice."""
+
+    __slots__ = ("_per_step", "_runs", "_step", "_tokens")
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, int, int]] = []
+        self._tokens = 0
+        """Made up to and with the step `_step`."""
+        self._step = 0
+        self._per_step = 0
+        """Of the last run; 0: paused."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"<TokenRuns {self._tokens} tokens by step {self._step}, {len(self._runs)} runs>"
+
+    def made(self, step: int, tokens: int) -> None:
+        """Note what a step made."""
+        self._go_on(step - 1)
+        if tokens != self._per_step:
+            self._begin(step, tokens)
+        self._tokens += tokens
+        self._step = step
+
+    def pause(self, step: int) -> None:
+        """Note that this step makes no token, and no other does until `made` or `resume` says so."""
+        self._go_on(step - 1)
+        self._per_step = 0
+        self._step = step
+
+    def resume(self, step: int) -> None:
+        """Note that from this step on each makes a token."""
+        self._step = step - 1
+        self._begin(step, 1)
+
+    def stop(self, step: int) -> None:
+        """Note that this step made the last token."""
+        self._go_on(step)
+        self._per_step = 0
+
+    def by(self, step: int) -> list[tuple[int, int, int]]:
+        """Return the runs with this step: first token, step, tokens a step."""
+        self._go_on(step)
+        return self._runs
+
+    def _go_on(self, step: int) -> None:
+        """Count one token for each step that nobody spoke of."""
+        if self._per_step and step > self._step:
+            if self._per_step != 1:
+                self._begin(self._step + 1, 1)
+            self._tokens += step - self._step
+            self._step = step
+
+    def _begin(self, step: int, per_step: int) -> None:
+        if self._runs and self._runs[-1][0] == self._tokens:
+            del self._runs[-1]
+        if len(self._runs) >= MAX_RUNS:
+            del self._runs[1::2]
+        self._runs.append((self._tokens, step, per_step))
+        self._per_step = per_step

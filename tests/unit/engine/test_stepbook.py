@@ -1,0 +1,73 @@
+"""The step book: each moment of a stream in one stage, whatever the engine does; the same as looking at each choice in each step."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.engine.stepbook import StepBook
+from shared.ids import EngineId
+from shared.messages import ENGINE_STAGES, Spent
+from tests.support.step_histories import History
+
+E1 = EngineId("e1")
+COUNTS = (
+    "prefill_tokens",
+    "recomputed_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "preemptions",
+)
+
+
+def stages(spent: Spent | None) -> dict[str, int]:
+    """Return the stages that are not nothing, in microseconds."""
+    assert spent is not None
+    return {stage.value: us for stage, us in zip(ENGINE_STAGES, spent.us, strict=True) if us}
+
+
+def ms(spent: Spent | None) -> dict[str, float]:
+    return {name: us / 1000 for name, us in stages(spent).items()}
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 40))
+@settings(deadline=None)
+def test_it_says_what_a_naive_accountant_says(seed: int, steps: int):
+    book = StepBook()
+    history = History(Random(seed), book)
+
+    history.run(steps)
+    history.finish()
+
+    for stream, spent in history.told:
+        assert +stream.us == stages(spent)
+        assert all(us >= 0 for us in spent.us)
+        assert sum(spent.us) == round(spent.until * 1e6) - round(spent.received_at * 1e6)
+        assert [stream.counts[name] for name in COUNTS] == [getattr(spent, name) for name in COUNTS]
+        worst = sorted(stream.blocked_by.values(), reverse=True)[:3]
+        assert worst == [blocker.us for blocker in spent.blocked_by]
+        for blocker in spent.blocked_by:
+            assert stream.blocked_by[blocker.request] == blocker.us
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 40))
+@settings(deadline=None)
+def test_each_token_is_found_in_the_step_that_made_it(seed: int, steps: int):
+    book = StepBook()
+    history = History(Random(seed), book)
+
+    history.run(steps)
+    history.finish()
+
+    for stream, spent in history.told:
+        detail = book.detail(E1, stream.request)
+        assert detail.is_known == bool(spent.first_step)
+        for choice, runs in zip(stream.choices, detail.runs, strict=False):
+            assert choice.made == [step_of(runs, token) for token in range(len(choice.made))]
+
+
+def step_of(runs, token: int) -> int:
+    run = max((each for each in runs if each.token <= token), key=lambda each: each.token)
+    return run.step + (token - run.token) // run.per_step
