@@ -284,7 +284,7 @@ class Calls:
         if not part.has_begun:
             self._on_first(part, now)
         if delta.extra is not None and delta.extra.spent is not None:
-            part.stays.tell(delta.extra.spent)
+            part.stays.tell(delta.extra.spent, now)
         if part.phase is PartPhase.DONE:
             return
         if delta.finish is Finish.ERROR or delta.finish is Finish.TIMEOUT:

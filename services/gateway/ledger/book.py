@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
+import msgspec
 from msgspec.structs import force_setattr
 from typing_extensions import override
 
 from services.gateway.call import ApiError
-from services.gateway.ledger.account import US, Account
+from services.gateway.ledger.account import DELIVER, US
 from services.gateway.ledger.entry import entry_of_call, entry_of_refusal, failed_at_last
 from services.gateway.ledger.timing import Timing
 from services.gateway.outlet import Caller
@@ -29,38 +30,27 @@ STATUS_INTERNAL = 500
 STATUS_TOO_MANY = 429
 
 
-class Record:
+class Record(msgspec.Struct):
     """A request that has ended and whose last byte may be on its way. `close` it once that is out."""
 
-    __slots__ = ("_account", "_book", "_caller", "_entry", "_is_closed", "_service")
-
-    def __init__(
-        self,
-        book: LedgerBook,
-        service: ServiceName,
-        caller: Caller,
-        entry: Ledger,
-        account: Account,
-    ) -> None:
-        self._book = book
-        self._service = service
-        self._caller = caller
-        self._entry = entry
-        self._account = account
-        self._is_closed = False
-
-    @override
-    def __repr__(self) -> str:
-        return f"<Record {self._caller.request} {self._entry.outcome}>"
+    book: LedgerBook
+    service: ServiceName
+    caller: Caller
+    entry: Ledger
+    at_us: int
+    """When its delivery began, since the first byte."""
+    is_closed: bool = False
 
     def timing(self) -> Timing | None:
         """Return what the caller is told of its time, where it asked."""
-        if not self._caller.wants_timing:
+        if not self.caller.wants_timing:
             return None
-        entry = self._entry
+        entry, us = self.entry, self.entry.us.copy()
+        wall_us = int((self.book.stamp() - self.caller.received_at) * US)
+        us[DELIVER] += max(0, wall_us - self.at_us)
         return Timing(
             request=entry.request,
-            us=self._account.so_far(self._book.stamp()),
+            us=us,
             ttft_us=entry.ttft_us,
             engine=entry.engine,
             is_estimated=entry.is_estimated,
@@ -68,19 +58,22 @@ class Record:
 
     def turn(self, error: ApiError) -> None:
         """Note that an error had to be sent in place of the whole answer."""
-        self._entry = failed_at_last(self._entry, error)
+        self.entry = failed_at_last(self.entry, error)
 
     def close(self) -> None:
         """The last byte is out, or there was none to send. A second call changes nothing."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
-        book, entry = self._book, self._entry
+        self.is_closed = True
+        book, entry, at_us = self.book, self.entry, self.at_us
+        wall_us = int((book.stamp() - self.caller.received_at) * US)
+        if wall_us > at_us:
+            entry.us[DELIVER] += wall_us - at_us
+        else:
+            wall_us = at_us
         # The entry is not out yet, so it may still get what was not known when it was made.
-        force_setattr(entry, "wall_us", self._account.deliver(book.stamp()))
-        began = self._caller.received_at + book.unix_offset_s
-        force_setattr(entry, "began_unix_us", int(began * US))
-        book.add(self._service, entry)
+        force_setattr(entry, "wall_us", wall_us)
+        book.add(self.service, entry)
 
 
 class LedgerBook:
@@ -115,17 +108,23 @@ class LedgerBook:
 
     def ended(self, running: RunningCall, outcome: Outcome, error: ApiError | None) -> Record:
         """Return the record of a call that ends now; its parts have left their engines and are still there."""
-        entry, account = entry_of_call(running, outcome, error, ended_at=self.stamp())
-        return self._record(running.call.model, running.caller, entry, account)
-
-    def refused(
-        self, caller: Caller, error: ApiError | None, *, model: str = "", is_streamed: bool = False
-    ) -> Record:
-        """Return the record of a request that never became a call; `error` is none where the client left before."""
-        entry, account = entry_of_refusal(
-            caller, _outcome(error), error, ended_at=self.stamp(), is_streamed=is_streamed
+        entry, at_us = entry_of_call(
+            running, outcome, error, ended_at=self.stamp(), unix_offset_s=self.unix_offset_s
         )
-        return self._record(model, caller, entry, account)
+        self.opened += 1
+        return Record(self, self._known(running.call.model), running.caller, entry, at_us)
+
+    def refused(self, caller: Caller, error: ApiError | None, *, model: str = "") -> Record:
+        """Return the record of a request that never became a call; `error` is none where the client left before."""
+        entry, at_us = entry_of_refusal(
+            caller,
+            _outcome(error),
+            error,
+            ended_at=self.stamp(),
+            unix_offset_s=self.unix_offset_s,
+        )
+        self.opened += 1
+        return Record(self, self._known(model), caller, entry, at_us)
 
     def refresh(self) -> None:
         """Look at the wall clock again: somebody may have set it. About once a second."""
@@ -151,10 +150,8 @@ class LedgerBook:
                     service=service, gateway=gateway, ledgers=entries[begin : begin + MAX_BATCH]
                 )
 
-    def _record(self, model: str, caller: Caller, entry: Ledger, account: Account) -> Record:
-        self.opened += 1
-        service = ServiceName(model) if model in self._services else UNKNOWN_SERVICE
-        return Record(self, service, caller, entry, account)
+    def _known(self, model: str) -> ServiceName:
+        return ServiceName(model) if model in self._services else UNKNOWN_SERVICE
 
 
 def _outcome(error: ApiError | None) -> Outcome:

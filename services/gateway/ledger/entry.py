@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from services.gateway.call import ApiError
-from services.gateway.ledger.account import US, Account
-from services.gateway.ledger.stamps import NEVER, Stay
+from services.gateway.ledger.account import US, Account, usual
+from services.gateway.ledger.stamps import NEVER, Stay, Stays
 from services.gateway.openai.ending import chat_finish, completion_finish
-from services.gateway.outlet import Caller
+from services.gateway.outlet import Caller, Kind
 from services.gateway.running import Part, RunningCall
 from shared.ids import EngineId
 from shared.messages import (
     MAX_BLOCKERS,
     Attempt,
     ChoiceRecord,
+    Finish,
     Ledger,
     Outcome,
     Priority,
@@ -29,33 +30,43 @@ MAX_ATTEMPTS = 16
 STATUS_WHOLE = 200
 STATUS_LEFT = 499
 """As nginx logs requests whose client closed the connection."""
+_GOOD = (Finish.STOP, Finish.LENGTH, Finish.TOOL_CALLS)
+_FINISHES: dict[Kind, dict[Finish, str]] = {
+    "chat": {finish: chat_finish(finish) for finish in _GOOD},
+    "completion": {finish: completion_finish(finish) for finish in _GOOD},
+}
 _NOTHING = Spent(received_at=0.0, until=0.0, us=[])
 
 
 def entry_of_call(
-    running: RunningCall, outcome: Outcome, error: ApiError | None, *, ended_at: float
-) -> tuple[Ledger, Account]:
-    """Return the entry of a call that has ended, without its wall time, and the account that has yet to get the delivery."""
+    running: RunningCall,
+    outcome: Outcome,
+    error: ApiError | None,
+    *,
+    ended_at: float,
+    unix_offset_s: float,
+) -> tuple[Ledger, int]:
+    """Return the entry of a call that has ended, without its wall time, and when its delivery began: in microseconds since the
+    first byte. `unix_offset_s`: wall time less the clock of stamps.
+    """
     call, caller, parts = running.call, running.caller, running.parts
     part = parts[0] if len(parts) == 1 else _critical(parts)
-    account = Account(caller.received_at)
-    account.at_gateway(running.offered_at, running.admitted_at, ended_at)
-    is_whole = outcome is Outcome.FINISHED
-    if running.admitted_at >= 0:
-        account.at_engines(
-            part.stays.lost, part.stays.present, ended_at=ended_at, is_whole=is_whole
-        )
-    is_simple = len(parts) == 1 and not part.stays.lost
-    work = _told(part.stays.present) if is_simple else _all_work(parts, part)
+    stays, began, trace = part.stays, caller.received_at, caller.trace
+    us, at_us, is_estimated = _account(running, stays, outcome, ended_at)
+    engine, version, backend, zone = _engine(stays.present)
+    if len(parts) == 1 and not stays.lost:
+        work, max_gap_s = _told(stays.present), stays.max_gap_s
+        attempts: list[Attempt] = []
+    else:
+        work, max_gap_s = _all_work(parts, part), max(one.stays.max_gap_s for one in parts)
+        attempts = _attempts(parts)
     prompt_tokens, completion_tokens, cached_tokens = _tokens(parts, work)
-    engine, version, backend, zone = _engine(part.stays.present)
-    trace = caller.trace
-    status, code = _status(outcome, error)
+    status, code = (STATUS_WHOLE, "") if outcome is Outcome.FINISHED else _status(error)
     entry = Ledger(  # by place, in the order of its fields: by name it takes three times as long
         caller.request,
-        0,  # began_unix_us
-        0,  # wall_us
-        account.us,
+        int((began + unix_offset_s) * US),
+        0,  # the wall time
+        us,
         outcome,
         running.priority,
         caller.door,
@@ -71,13 +82,13 @@ def entry_of_call(
         trace.state,
         call.stream,
         call.timeout_s is not None,
-        0 if running.first_at is None else int((running.first_at - caller.received_at) * US),
+        0 if running.first_at is None else int((running.first_at - began) * US),
         engine,
         version,
         backend,
         zone,
-        _attempts(parts),
-        _choices(parts, is_chat=caller.kind == "chat"),
+        attempts,
+        _choices(parts, _FINISHES[caller.kind]),
         prompt_tokens,
         completion_tokens,
         cached_tokens,
@@ -93,24 +104,29 @@ def entry_of_call(
         work.blocked_by[:MAX_BLOCKERS],
         work.mode,
         work.mode_changes,
-        account.is_estimated,
+        is_estimated,
         call.sampling.max_tokens or 0,
-        int(max([part.stays.max_gap_s for part in parts]) * US),
+        int(max_gap_s * US),
     )
-    return entry, account
+    return entry, at_us
 
 
 def entry_of_refusal(
-    caller: Caller, outcome: Outcome, error: ApiError | None, *, ended_at: float, is_streamed: bool
-) -> tuple[Ledger, Account]:
-    """Return the entry of a request that never became a call; `error` is none where the client left before."""
+    caller: Caller,
+    outcome: Outcome,
+    error: ApiError | None,
+    *,
+    ended_at: float,
+    unix_offset_s: float,
+) -> tuple[Ledger, int]:
+    """Return, as `entry_of_call` does, the entry of a request that never became a call; `error` is none where the client left before."""
     account = Account(caller.received_at)
     account.at_gateway(NEVER, NEVER, ended_at)
-    status, code = _status(outcome, error)
+    status, code = _status(error)
     trace = caller.trace
     entry = Ledger(
         request=caller.request,
-        began_unix_us=0,
+        began_unix_us=int((caller.received_at + unix_offset_s) * US),
         wall_us=0,
         us=account.us,
         outcome=outcome,
@@ -126,21 +142,34 @@ def entry_of_refusal(
         parent_id=trace.parent_id,
         trace_flags=trace.flags,
         trace_state=trace.state,
-        is_streamed=is_streamed,
     )
-    return entry, account
+    return entry, account.at_us
 
 
 def failed_at_last(entry: Ledger, error: ApiError) -> Ledger:
     """Return the entry of a call whose answer was whole and could not be sent."""
-    status, code = _status(Outcome.FAILED, error)
+    status, code = _status(error)
     return msgspec.structs.replace(entry, outcome=Outcome.FAILED, status=status, code=code)
 
 
-def _status(outcome: Outcome, error: ApiError | None) -> tuple[int, str]:
-    if error is not None:
-        return error.status, error.code or error.kind
-    return (STATUS_WHOLE if outcome is Outcome.FINISHED else STATUS_LEFT), ""
+def _account(
+    running: RunningCall, stays: Stays, outcome: Outcome, ended_at: float
+) -> tuple[list[int], int, bool]:
+    """Return the stages, where the delivery begins, and whether some were seen from outside only."""
+    began, is_whole = running.caller.received_at, outcome is Outcome.FINISHED
+    if is_whole and stays.present is not None and not stays.lost:
+        found = usual(began, running.offered_at, running.admitted_at, stays.present)
+        if found is not None:
+            return *found, False
+    account = Account(began)
+    account.at_gateway(running.offered_at, running.admitted_at, ended_at)
+    if running.admitted_at >= 0:
+        account.at_engines(stays.lost, stays.present, ended_at=ended_at, is_whole=is_whole)
+    return account.us, account.at_us, account.is_estimated
+
+
+def _status(error: ApiError | None) -> tuple[int, str]:
+    return (STATUS_LEFT, "") if error is None else (error.status, error.code or error.kind)
 
 
 def _critical(parts: list[Part]) -> Part:
@@ -155,7 +184,7 @@ def _last_at(part: Part) -> float:
 
 def _told(stay: Stay | None) -> Spent:
     """Return the latest that the engine said of its part."""
-    return _NOTHING if stay is None else stay.last or stay.first or _NOTHING
+    return _NOTHING if stay is None or stay.spent is None else stay.spent
 
 
 def _all_work(parts: Sequence[Part], critical: Part) -> Spent:
@@ -225,16 +254,17 @@ def _attempts(parts: Sequence[Part]) -> list[Attempt]:
     return attempts[:MAX_ATTEMPTS]
 
 
-def _choices(parts: Sequence[Part], *, is_chat: bool) -> list[ChoiceRecord]:
-    name = chat_finish if is_chat else completion_finish
+def _choices(parts: Sequence[Part], finishes: Mapping[Finish, str]) -> list[ChoiceRecord]:
     records: list[ChoiceRecord] = []
     for part in parts:
-        for choice, said in enumerate(part.said, part.first_choice):
+        index, said_by_choice = part.first_choice, part.said
+        for said in said_by_choice:
             tokens = len(said.token_ids)
-            if not tokens and part.usage is not None and len(part.said) == 1:
+            if not tokens and part.usage is not None and len(said_by_choice) == 1:
                 tokens = part.usage.completion_tokens  # a backend that shows no token ids
-            finish = "" if said.finish is None else name(said.finish)
-            records.append(ChoiceRecord(index=choice, tokens=tokens, finish=finish))
+            finish = "" if said.finish is None else finishes.get(said.finish, "")
+            records.append(ChoiceRecord(index, tokens, finish))
+            index += 1
             if len(records) == MAX_CHOICES:
                 return records
     return records

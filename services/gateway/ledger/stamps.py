@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from shared.ids import EngineId
-from shared.messages import ENGINE_STAGES, EngineHeartbeat, Spent
+from shared.messages import EngineHeartbeat, Spent
 
 NEVER = -1.0
 """A moment that has not come; no clock here shows one below zero."""
@@ -38,10 +38,10 @@ class Stay(msgspec.Struct, gc=False):
     """When the engine was given up."""
     why: str = ""
     """Why it was given up; a verb phrase."""
-    first: Spent | None = None
-    """What came with the first delta."""
-    last: Spent | None = None
-    """What came with a later one."""
+    spent: Spent | None = None
+    """The latest that the engine said of its part."""
+    told_at: float = NEVER
+    """Arrival of the delta that said it."""
 
 
 class Stays(msgspec.Struct, gc=False):
@@ -70,20 +70,12 @@ class Stays(msgspec.Struct, gc=False):
             stay.is_taken = True
             stay.first_at = now
 
-    def tell(self, spent: Spent) -> None:
-        """Note what the engine says of its part so far; what makes no sense is not heard."""
+    def tell(self, spent: Spent, now: float) -> None:
+        """Note what the engine says of its part so far."""
         stay = self.present
-        is_sound = (
-            len(spent.us) == len(ENGINE_STAGES)
-            and min(spent.us) >= 0
-            and spent.until - spent.received_at >= 0  # false also for what is no number
-        )
-        if stay is None or not is_sound:
-            return
-        if stay.first is None:
-            stay.first = spent
-        else:
-            stay.last = spent
+        if stay is not None:
+            stay.spent = spent
+            stay.told_at = now
 
     def leave(self) -> None:
         """No more deltas of this attempt are taken."""

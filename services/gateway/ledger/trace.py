@@ -13,9 +13,10 @@ import msgspec
 
 ID_BITS = 192
 """Random bits for a trace id (128) and a span id (64)."""
+TRACE_BYTES = 16
 NOT_ZERO = 1 << 191 | 1
 """Set in both ids, since one of zeros alone is none; consistent sampling looks at the trace id's low 56 bits."""
-NEW_FLAGS = "03"
+NEW_FLAGS = 0x03
 KNOWN_FLAGS = 0x03
 """`sampled` and `random`; others mean nothing yet and are not passed on."""
 MAX_STATE_CHARS = 512
@@ -32,32 +33,17 @@ _MEMBER = re.compile(r"([a-z0-9][a-z0-9_*/@-]{0,255})=[ -+\--<>-~]{{0,255}}[!-+\
 class TraceContext(msgspec.Struct, frozen=True):
     """The place of one request in its trace."""
 
-    parent: str = ""
-    """Our `traceparent`: the trace, the root span of this request, the flags. Empty: no trace."""
-    caller_span: str = ""
-    """Hex digits of the caller's span; empty: none."""
+    parent: str
+    """Our `traceparent`: the trace, the root span of this request, the flags."""
+    trace_id: bytes
+    """16 bytes, the caller's where it sent one."""
+    span_id: bytes
+    """8 bytes: the root span of this request."""
+    flags: int
+    parent_id: bytes = b""
+    """8 bytes: the caller's span; empty: none."""
     state: str = ""
     """`tracestate`, as it is passed on."""
-
-    @property
-    def trace_id(self) -> bytes:
-        """16 bytes."""
-        return bytes.fromhex(self.parent[3:35])
-
-    @property
-    def span_id(self) -> bytes:
-        """8 bytes."""
-        return bytes.fromhex(self.parent[36:52])
-
-    @property
-    def parent_id(self) -> bytes:
-        """8 bytes, or none."""
-        return bytes.fromhex(self.caller_span)
-
-    @property
-    def flags(self) -> int:
-        """The known ones of W3C's flags."""
-        return int(self.parent[53:] or "0", 16)
 
     def fields(self) -> dict[str, str]:
         """Return the header fields that continue the trace below this request."""
@@ -68,13 +54,22 @@ class TraceContext(msgspec.Struct, frozen=True):
 
 def continue_trace(parent: str | None, state: str | None, *, random_bits: int) -> TraceContext:
     """Return the context of a request from its header fields; `random_bits` are `ID_BITS` for our ids."""
-    ids = f"{random_bits | NOT_ZERO:048x}"
+    ids = (random_bits | NOT_ZERO).to_bytes(ID_BITS // 8, "big")
+    span_id = ids[TRACE_BYTES:]
     given = _PARENT.fullmatch(parent) if parent is not None else None
     if given is None or (given[1] == "00" and given[5] is not None):
-        return TraceContext(f"00-{ids[:32]}-{ids[32:]}-{NEW_FLAGS}")
+        trace_id = ids[:TRACE_BYTES]
+        own = f"00-{trace_id.hex()}-{span_id.hex()}-{NEW_FLAGS:02x}"
+        return TraceContext(own, trace_id, span_id, NEW_FLAGS)
     flags = int(given[4], 16) & KNOWN_FLAGS
-    own = f"00-{given[2]}-{ids[32:]}-{flags:02x}"
-    return TraceContext(own, given[3], valid_state(state) if state else "")
+    return TraceContext(
+        f"00-{given[2]}-{span_id.hex()}-{flags:02x}",
+        bytes.fromhex(given[2]),
+        span_id,
+        flags,
+        bytes.fromhex(given[3]),
+        valid_state(state) if state else "",
+    )
 
 
 def valid_state(text: str) -> str:
