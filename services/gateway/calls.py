@@ -1,7 +1,7 @@
 """Runs calls from their arrival to exactly one end: gate, engine, deltas, end; has another engine go on where one is lost.
 
 Every event is handled in one synchronous step. Whatever happens (client gone, deadline, engine lost, a fault of ours), `_end` closes the
-streams, cancels at the engines and gives back the place at the gate.
+streams, cancels at the engines, gives back the place at the gate and opens the request's record in the ledger.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import Protocol
 
 import msgspec
 
@@ -18,6 +17,8 @@ from services.gateway.admission.verdict import Offer, Ticket, Verdict
 from services.gateway.call import ApiError, Call
 from services.gateway.continuation import DivergedError
 from services.gateway.gates import Gates
+from services.gateway.ledger.book import LedgerBook, Record
+from services.gateway.observer import CallObserver
 from services.gateway.openai.ending import failure_of, total_usage
 from services.gateway.outlet import Caller, Outlet
 from services.gateway.phases import CallEvent, CallPhase, PartEvent, PartPhase
@@ -29,6 +30,8 @@ from shared.clock import Clock
 from shared.ids import EngineId
 from shared.messages import Delta, Finish, Outcome
 
+SERVER_FAULT = 500
+"""HTTP's statuses from here on say that the request was right."""
 WAIT_S = 0.2
 """Between two looks for an engine where none is there."""
 
@@ -50,26 +53,6 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where no other engine is there, one is waited for so long after the loss."""
 
 
-class CallObserver(Protocol):
-    """Who counts. Must be quick."""
-
-    def admitted(self, running: RunningCall, waited_s: float) -> None:
-        """A call passed the gate."""
-        ...
-
-    def first_delta(self, running: RunningCall, now: float) -> None:
-        """A call's first delta is here."""
-        ...
-
-    def retried(self, part: Part, setback: Setback) -> None:
-        """A part goes to another engine: from its beginning, or to go on there (`part.way`)."""
-        ...
-
-    def ended(self, running: RunningCall, outcome: Outcome, now: float) -> None:
-        """A call is over."""
-        ...
-
-
 class Calls:
     """All calls under way."""
 
@@ -78,6 +61,7 @@ class Calls:
         placement: Placement,
         gates: Gates,
         observer: CallObserver,
+        ledgers: LedgerBook,
         *,
         settings: CallSettings,
         clock: Clock,
@@ -85,6 +69,8 @@ class Calls:
         self._placement = placement
         self._gates = gates
         self._observer = observer
+        self._ledgers = ledgers
+        self._stamp = ledgers.stamp
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -117,6 +103,7 @@ class Calls:
             Part(running, prompt, first_choice=index * n, notice=self._on_special)
             for index, prompt in enumerate(call.prompts)
         ]
+        running.offered_at = self._stamp()
         self._open[running.ticket] = running
         self._idle.clear()
         running.timer = self._loop.call_at(running.deadline, self._on_deadline, running)
@@ -124,12 +111,17 @@ class Calls:
         if unknown is None:
             self.deliver(self._gates.offer(call.model, self._offer(running), now=now))
         else:
-            self._end(running, Outcome.REFUSED, unknown)
+            is_clients = unknown.status < SERVER_FAULT
+            self._end(running, Outcome.INVALID if is_clients else Outcome.REFUSED, unknown)
         return running
 
     def leave(self, running: RunningCall) -> None:
         """The client is gone: stop everything at once. A second call changes nothing."""
         self._end(running, Outcome.LEFT, None)
+
+    def fail(self, running: RunningCall, error: ApiError) -> None:
+        """The answer cannot leave by its door. A second call changes nothing."""
+        self._end(running, Outcome.FAILED, error)
 
     def deliver(self, verdicts: Iterable[Verdict]) -> None:
         """Carry out what a gate decided."""
@@ -139,6 +131,7 @@ class Calls:
                 continue
             if verdict.is_admitted:
                 running.advance(CallEvent.ADMIT)
+                running.admitted_at = self._stamp()
                 self._observer.admitted(running, verdict.waited_s)
                 for part in running.parts:
                     self._place(part)
@@ -157,10 +150,9 @@ class Calls:
 
     def tick(self) -> None:
         """Give up engines that have been silent for too long about a part, and let the gates look at their clocks."""
-        now = self._clock()
-        self.deliver(self._gates.tick(now=now))
-        patience_s = self._settings.first_token_timeout_s
-        for part in [part for part in self._silent if now - part.placed_at >= patience_s]:
+        self.deliver(self._gates.tick(now=self._clock()))
+        too_old = self._stamp() - self._settings.first_token_timeout_s
+        for part in [part for part in self._silent if part.submitted_at <= too_old]:
             self.set_back(part, refusals.engine_lost("sent nothing for too long"))
 
     async def until_idle(self, *, timeout_s: float) -> None:
@@ -233,10 +225,13 @@ class Calls:
         engine, way = part.engine, part.way
         self._placement.leave(part, cancel=setback.may_run, blame=setback.blame)
         self._silent.discard(part)
-        if setback.is_final and (way is None or setback.error.status >= 500):  # noqa: PLR2004
-            is_clients = setback.error.status < 500  # noqa: PLR2004
-            outcome = Outcome.INVALID if is_clients else Outcome.FAILED
-            self._end(part.call, outcome, setback.error)
+        is_clients = setback.is_final and way is None and setback.error.status < SERVER_FAULT
+        if is_clients:
+            self._end(part.call, Outcome.INVALID, setback.error)
+            return False
+        part.stays.give_up(setback.why, now=self._stamp())
+        if setback.is_final and setback.error.status >= SERVER_FAULT:
+            self._end(part.call, Outcome.FAILED, setback.error)
             return False
         if setback.is_final or setback.bars_way:
             # Of a request that one engine took, no other can say that it is at fault: the way of going on is.
@@ -284,10 +279,12 @@ class Calls:
                 if not running.is_over:
                     part.go_live()
 
-    def _on_special(self, part: Part, delta: Delta) -> None:
+    def _on_special(self, part: Part, delta: Delta, now: float) -> None:
         """Handle a delta that may change the state: the first, a finish, one with extras, or while deltas are held."""
         if not part.has_begun:
-            self._on_first(part)
+            self._on_first(part, now)
+        if delta.extra is not None and delta.extra.spent is not None:
+            part.stays.tell(delta.extra.spent, now)
         if part.phase is PartPhase.DONE:
             return
         if delta.finish is Finish.ERROR or delta.finish is Finish.TIMEOUT:
@@ -310,13 +307,14 @@ class Calls:
             part.advance(PartEvent.CLOSE)
             self._finish_if_done(part.call)
 
-    def _on_first(self, part: Part) -> None:
+    def _on_first(self, part: Part, now: float) -> None:
         running = part.call
         part.has_begun = True
+        part.stays.answered(now)
         self._silent.discard(part)
         if running.first_at is None:
-            running.first_at = self._clock()
-            self._observer.first_delta(running, running.first_at)
+            running.first_at = now
+            self._observer.first_delta(running, now)
         self._on_taken(part)
 
     def _on_bad_end(self, part: Part, delta: Delta) -> None:
@@ -339,8 +337,11 @@ class Calls:
         for part in running.parts:
             part.release()
         if not running.is_over:
-            self._end(running, Outcome.FINISHED, None)
-            running.outlet.finish(total_usage(usages))
+            record = self._conclude(running, Outcome.FINISHED, None)
+            failure = running.outlet.finish(total_usage(usages), record.timing())
+            if failure is not None:
+                record.turn(failure)
+            running.outlet.when_sent(record.close)
 
     def _on_deadline(self, running: RunningCall) -> None:
         if running.phase is CallPhase.WAITING:
@@ -349,9 +350,18 @@ class Calls:
             self._end(running, Outcome.EXPIRED, refusals.expired())
 
     def _end(self, running: RunningCall, outcome: Outcome, error: ApiError | None) -> None:
-        """The one way out; a second call changes nothing."""
+        """End a call that may be over already; then nothing changes."""
         if running.is_over:
             return
+        record = self._conclude(running, outcome, error)
+        if error is not None:
+            running.outlet.fail(error, record.timing())
+            running.outlet.when_sent(record.close)
+        else:
+            record.close()
+
+    def _conclude(self, running: RunningCall, outcome: Outcome, error: ApiError | None) -> Record:
+        """The one way out; the client has yet to be told."""
         running.advance(CallEvent.END)
         if running.timer is not None:
             running.timer.cancel()
@@ -363,9 +373,8 @@ class Calls:
         del self._open[running.ticket]
         if not self._open:
             self._idle.set()
-        now = self._clock()
-        self._observer.ended(running, outcome, now)
+        record = self._ledgers.ended(running, outcome, error)
+        self._observer.ended(running, outcome, self._stamp())
         running.parts = []  # breaks the cycle, so that the call is freed at once
-        if error is not None:
-            running.outlet.fail(error)
-        self.deliver(self._gates.end(running.ticket, now=now))
+        self.deliver(self._gates.end(running.ticket, now=self._clock()))
+        return record

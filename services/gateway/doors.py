@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from services.gateway.call import ApiError
+from services.gateway.http.parser import RequestRefused
 from services.gateway.http.server import HttpServer
 from services.gateway.http.settings import HttpSettings
+from services.gateway.http.shell import Asked, Farewell
 from services.gateway.http_api import HttpApi
 from services.gateway.nats_announce import Announcement
 from services.gateway.nats_api import NatsApi
@@ -18,14 +20,17 @@ IDLE_CLOSE_S = 1.0
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 
 
-def api_error_body(limits: RequestLimits, status: int, message: str) -> tuple[str, bytes]:
-    """Return OpenAI's error object for what the HTTP server refuses by itself."""
-    error = ApiError(status, message, kind="invalid_request_error")
+def api_error(limits: RequestLimits, status: int, message: str) -> ApiError:
+    """Return OpenAI's error for what the HTTP server refuses by itself."""
     if status == 413:  # noqa: PLR2004
-        error = body_too_large(limits)
-    elif status >= 500:  # noqa: PLR2004
-        error = ApiError(status, message, kind="server_error")
-    return "application/json", error.body()
+        return body_too_large(limits)
+    is_clients = status < 500  # noqa: PLR2004
+    return ApiError(status, message, kind="invalid_request_error" if is_clients else "server_error")
+
+
+def api_error_body(limits: RequestLimits, status: int, message: str) -> tuple[str, bytes]:
+    """Return content type and body of that error."""
+    return "application/json", api_error(limits, status, message).body()
 
 
 class HttpDoor:
@@ -33,14 +38,22 @@ class HttpDoor:
 
     def __init__(self, settings: HttpSettings, api: HttpApi, limits: RequestLimits) -> None:
         self._settings = settings
+        self._limits = limits
         self._api = api
         self.server = HttpServer(
             settings,
             api.handle,
             max_body_bytes=limits.max_body_bytes,
             error_body=partial(api_error_body, limits),
+            on_unserved=self._on_unserved,
         )
         self.url = ""
+
+    def _on_unserved(self, asked: Asked, refusal: RequestRefused | None) -> Farewell | None:
+        error = None
+        if refusal is not None:
+            error = api_error(self._limits, refusal.status, str(refusal))
+        return self._api.unserved(asked, error)
 
     async def start(self) -> None:
         """See `Door`."""

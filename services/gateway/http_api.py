@@ -9,21 +9,28 @@ import msgspec
 from services.gateway.call import ApiError, Call
 from services.gateway.calls import Calls
 from services.gateway.http.exchange import Exchange
+from services.gateway.http.shell import Asked, Farewell
 from services.gateway.http_outlets import JsonOutlet, SseOutlet, id_headers, respond_error
+from services.gateway.ledger.book import LedgerBook
 from services.gateway.lookout import Lookout
 from services.gateway.openai.headers import merge_headers
 from services.gateway.openai.models import model, model_body, model_list_body, model_not_found
-from services.gateway.outlet import Caller
-from services.gateway.reception import Kind, Reception, label, trace
+from services.gateway.outlet import Caller, Kind
+from services.gateway.reception import HTTP, Reception, label
+from services.gateway.refusals import internal
 from services.gateway.running import RunningCall
 from shared.clock import loop_clock
 from shared.metrics import CONTENT_TYPE
 
 Handler = Callable[[Exchange], None]
 
+KINDS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
 MODEL_PREFIX = "/v1/models/"
-CORS_HEADERS = "authorization, content-type, x-priority, x-request-id, x-request-timeout"
-CORS_SHOWN = "hr-request-id, retry-after, x-request-id"
+CORS_HEADERS = (
+    "authorization, content-type, traceparent, tracestate, "
+    "x-headrace-timing, x-priority, x-request-id, x-request-timeout"
+)
+CORS_SHOWN = "hr-request-id, retry-after, server-timing, traceparent, x-request-id"
 CORS_AGE_S = 600
 BAD_TYPES = ("multipart/form-data",)
 """Content types that cannot be JSON. Others are taken: many a client says `application/x-www-form-urlencoded` about JSON, as
@@ -61,19 +68,21 @@ class HttpApi:
         reception: Reception,
         lookout: Lookout,
         pages: Pages,
+        ledgers: LedgerBook,
+        *,
         settings: HttpApiSettings,
     ) -> None:
         self._calls = calls
         self._reception = reception
         self._lookout = lookout
         self._pages = pages
+        self._ledgers = ledgers
         self._settings = settings
         self._clock = loop_clock()
         self._silent: dict[SseOutlet, RunningCall] = {}
         """Streams that may be waiting for their first token."""
         self._routes: Mapping[str, Mapping[str, Handler]] = {
-            "/v1/chat/completions": {"POST": lambda exchange: self._start(exchange, "chat")},
-            "/v1/completions": {"POST": lambda exchange: self._start(exchange, "completion")},
+            **{path: {"POST": self._receive} for path in KINDS},
             "/v1/models": {"GET": self._models},
             MODEL_PREFIX: {"GET": self._model},
             "/health": {"GET": lambda exchange: exchange.respond(200, b'{"status":"ok"}')},
@@ -88,7 +97,17 @@ class HttpApi:
             self._find(exchange)(exchange)
         except ApiError as error:
             own = label(exchange.headers.get("x-request-id"))
-            respond_error(exchange, error, [*id_headers(None, own), *self._cors(exchange)])
+            shown = [("x-request-id", own)] if own else []
+            respond_error(exchange, error, [*shown, *self._cors(exchange)])
+
+    def unserved(self, asked: Asked, error: ApiError | None) -> Farewell | None:
+        """Account for a request that the server did not hand over: it refused it, or (`error` is none) the client has left."""
+        kind = KINDS.get(asked.path)
+        if kind is None or asked.method != "POST":
+            return None
+        caller = self._caller(asked, kind)
+        record = self._ledgers.refused(caller, error)
+        return Farewell(id_headers(caller), record.close)
 
     def tick(self) -> None:
         """Ping streams whose first token takes long; call about once a second."""
@@ -115,20 +134,29 @@ class HttpApi:
             return lambda asked: self._preflight(asked, methods)
         return lambda asked: self._wrong_method(asked, methods)
 
-    def _start(self, exchange: Exchange, kind: Kind) -> None:
+    def _caller(self, asked: Asked, kind: Kind) -> Caller:
+        return self._reception.caller(HTTP, kind, asked.headers.get, received_at=asked.received_at)
+
+    def _receive(self, exchange: Exchange) -> None:
+        """Take a request, or say why not; whatever goes wrong has an entry in the ledger."""
+        caller = self._caller(exchange, KINDS[exchange.path])
+        try:
+            self._start(exchange, caller)
+        except ApiError as error:
+            record = self._ledgers.refused(caller, error)
+            respond_error(exchange, error, [*id_headers(caller), *self._cors(exchange)])
+            exchange.when_sent(record.close)
+        except Exception:
+            exchange.when_sent(self._ledgers.refused(caller, internal()).close)
+            raise
+
+    def _start(self, exchange: Exchange, caller: Caller) -> None:
         headers = exchange.headers
-        tenant = self._reception.tenant(headers.get("authorization"))
+        caller.tenant = self._reception.tenant(headers.get("authorization"))
         self._check_source(exchange)
-        call = self._reception.parse(kind, exchange.body)
+        call = self._reception.parse(caller.kind, exchange.body)
         exchange.body = b""  # the call may wait for long, and has the prompt already
         call = merge_headers(call, headers, self._reception.limits)
-        caller = Caller(
-            tenant=tenant,
-            door="http",
-            label=label(headers.get("x-request-id")),
-            trace=trace(headers.get),
-            received_at=exchange.received_at,
-        )
         outlet = self._outlet(exchange, call, caller)
         running = self._calls.start(call, caller, outlet)
         if running.is_over:
@@ -140,8 +168,8 @@ class HttpApi:
     def _outlet(self, exchange: Exchange, call: Call, caller: Caller) -> SseOutlet | JsonOutlet:
         cors = self._cors(exchange)
         if call.stream:
-            return SseOutlet(exchange, call, label=caller.label, headers=cors)
-        return JsonOutlet(exchange, call, self._reception.limits, label=caller.label, headers=cors)
+            return SseOutlet(exchange, call, caller=caller, headers=cors)
+        return JsonOutlet(exchange, call, self._reception.limits, caller=caller, headers=cors)
 
     def _check_source(self, exchange: Exchange) -> None:
         """Refuse what cannot be JSON, and pages of the web where no key proves that they are meant to call."""

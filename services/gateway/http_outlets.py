@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from typing_extensions import override
 
 from services.gateway.call import ApiError, Call
 from services.gateway.http.exchange import Exchange
+from services.gateway.ledger.timing import Timing
 from services.gateway.openai.answer import AnswerBuilder, answer_too_large
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.render import ChunkRenderer
+from services.gateway.outlet import Caller
 from shared.clock import unix_time_s
 from shared.ids import RequestId
 from shared.messages import API_REQUEST_ID_HEADER, Delta, Usage
 
 PING = b": ping\n\n"
+TIMING_COMMENT = b": headrace-timing %b\n\n"
+REQUEST_ID_FIELD = API_REQUEST_ID_HEADER.lower()
 SSE_HEADERS = (
     ("cache-control", "no-cache"),
     # nginx buffers answers of proxied servers unless told not to.
@@ -24,11 +28,20 @@ SSE_HEADERS = (
 )
 
 
-def id_headers(request: RequestId | None, label: str) -> list[tuple[str, str]]:
-    """Return the ids of a request: `X-Request-Id` is the caller's own where it gave one, `Hr-Request-Id` is always ours."""
-    shown = label or request
-    pairs = [("x-request-id", shown)] if shown else []
-    return [*pairs, (API_REQUEST_ID_HEADER.lower(), request)] if request else pairs
+def id_headers(caller: Caller) -> list[tuple[str, str]]:
+    """Return the ids of a request: `X-Request-Id` is the caller's own where it gave one, `Hr-Request-Id` is always ours, and so is
+    the span in `traceparent`.
+    """
+    return [
+        ("x-request-id", caller.label or caller.request),
+        (REQUEST_ID_FIELD, caller.request),
+        ("traceparent", caller.trace.parent),
+    ]
+
+
+def timing_header(timing: Timing | None) -> list[tuple[str, str]]:
+    """Return what browsers and others read as the timing of an answer in one piece."""
+    return [] if timing is None else [("server-timing", timing.server_timing())]
 
 
 def respond_error(
@@ -52,12 +65,12 @@ class SseOutlet:
     is_streamed = True
 
     def __init__(
-        self, exchange: Exchange, call: Call, *, label: str, headers: list[tuple[str, str]]
+        self, exchange: Exchange, call: Call, *, caller: Caller, headers: list[tuple[str, str]]
     ) -> None:
         self._exchange = exchange
         self._write = exchange.write
         self._call = call
-        self._label = label
+        self._caller = caller
         self._headers = headers
         self._renderer: ChunkRenderer | None = None
         self.silent_since: float | None = None
@@ -78,7 +91,7 @@ class SseOutlet:
         self._renderer = renderer
         self._render = renderer.delta
         self._exchange.start_stream(
-            headers=[*SSE_HEADERS, *id_headers(request, self._label), *self._headers]
+            headers=[*SSE_HEADERS, *id_headers(self._caller), *self._headers]
         )
         self._write(renderer.opening())
 
@@ -91,19 +104,29 @@ class SseOutlet:
         assert self._renderer is not None
         self._write(self._renderer.continued(choice, is_exact=is_exact))
 
-    def finish(self, usage: Usage) -> None:
+    def finish(self, usage: Usage, timing: Timing | None) -> ApiError | None:
         """See `Outlet`."""
         assert self._renderer is not None
+        if timing is not None:
+            self._write(TIMING_COMMENT % timing.json())
         self._write(self._renderer.closing(usage))
         self._exchange.end()
+        return None
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, timing: Timing | None) -> None:
         """See `Outlet`. In mid-stream: an error event and the end, without `[DONE]`; OpenAI's clients raise on it."""
         if self._renderer is None:
-            respond_error(self._exchange, error, [*id_headers(None, self._label), *self._headers])
-        else:
-            self._write(self._renderer.error(error))
-            self._exchange.end()
+            pairs = [*id_headers(self._caller), *self._headers]
+            respond_error(self._exchange, error, [*pairs, *timing_header(timing)])
+            return
+        if timing is not None:
+            self._write(TIMING_COMMENT % timing.json())
+        self._write(self._renderer.error(error))
+        self._exchange.end()
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """See `Outlet`."""
+        self._exchange.when_sent(then)
 
     def ping(self) -> None:
         """Send a comment, so that nobody on the way takes the connection for dead."""
@@ -122,15 +145,14 @@ class JsonOutlet:
         call: Call,
         limits: RequestLimits,
         *,
-        label: str,
+        caller: Caller,
         headers: list[tuple[str, str]],
     ) -> None:
         self._exchange = exchange
         self._call = call
         self._limits = limits
-        self._label = label
+        self._caller = caller
         self._headers = headers
-        self._request: RequestId | None = None
         self._builder: AnswerBuilder | None = None
 
     @override
@@ -143,7 +165,6 @@ class JsonOutlet:
 
     def begin(self, request: RequestId) -> None:
         """See `Outlet`."""
-        self._request = request
         self._builder = AnswerBuilder(self._call, request_id=request, created=unix_time_s())
 
     def delta(self, delta: Delta, choice: int) -> None:
@@ -157,18 +178,23 @@ class JsonOutlet:
         assert self._builder is not None
         self._builder.continued(is_exact=is_exact)
 
-    def finish(self, usage: Usage) -> None:
+    def finish(self, usage: Usage, timing: Timing | None) -> ApiError | None:
         """See `Outlet`."""
         builder = self._builder
         assert builder is not None
         if builder.failure is not None:
-            self.fail(builder.failure)
+            self.fail(builder.failure, timing)
         else:
-            self._exchange.respond(200, builder.body(usage), headers=self._all_headers())
+            self._exchange.respond(200, builder.body(usage), headers=self._all_headers(timing))
+        return builder.failure
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, timing: Timing | None) -> None:
         """See `Outlet`."""
-        respond_error(self._exchange, error, self._all_headers())
+        respond_error(self._exchange, error, self._all_headers(timing))
 
-    def _all_headers(self) -> list[tuple[str, str]]:
-        return [*id_headers(self._request, self._label), *self._headers]
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """See `Outlet`."""
+        self._exchange.when_sent(then)
+
+    def _all_headers(self, timing: Timing | None) -> list[tuple[str, str]]:
+        return [*id_headers(self._caller), *self._headers, *timing_header(timing)]

@@ -33,6 +33,7 @@ class Account:
         "_reported_tokens",
         "_unseen",
         "_unseen_tokens",
+        "least_trip_us",
         "others_choices",
         "own_choices",
         "penalty",
@@ -50,6 +51,8 @@ class Account:
         """Choices of other gateways, as of the last heartbeat."""
         self.ready_since: float | None = None
         self.penalty = Penalty()
+        self.least_trip_us = -1
+        """Least time that a submit and its reply were on their way; -1: none seen."""
 
     @property
     def own_streams(self) -> int:
@@ -85,6 +88,12 @@ class Account:
         held = self._held.get(stream)
         if held is not None:
             held.answered = True
+
+    def trip(self, us: int) -> int:
+        """Note how long a submit and its reply were on their way; return the least seen so far."""
+        if self.least_trip_us < 0 or us < self.least_trip_us:
+            self.least_trip_us = us
+        return self.least_trip_us
 
     def ended(self, stream: StreamNo, *, unused_tokens: int) -> None:
         """Forget a stream; `unused_tokens` of its work will never be done. A second call changes nothing."""

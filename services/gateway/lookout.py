@@ -73,6 +73,10 @@ class Lookout:
         """Return the last heartbeats of the engines of a service that are alive."""
         return list(self._alive.get(service, {}).values())
 
+    def beat_of(self, service: str, engine: EngineId) -> EngineHeartbeat | None:
+        """Return the last heartbeat of an engine; none where it is not alive."""
+        return self._alive.get(service, {}).get(engine)
+
     def ready(self) -> int:
         """Return how many engines may be given work."""
         return sum(len(self._usable(service)) for service in self._alive)

@@ -24,17 +24,18 @@ from typing_extensions import override
 
 from services.gateway.call import ApiError, invalid
 from services.gateway.calls import Calls
+from services.gateway.ledger.book import LedgerBook
 from services.gateway.lookout import Lookout
 from services.gateway.nats_announce import Endpoint
-from services.gateway.nats_outlets import NatsAnswer, NatsStream, ReplyTo
+from services.gateway.nats_outlets import NatsAnswer, NatsStream, ReplyTo, id_fields
 from services.gateway.openai.headers import NATS_HEADERS, merge_headers
 from services.gateway.openai.models import model, model_list_body
-from services.gateway.outlet import Caller
-from services.gateway.reception import Kind, Reception, label, trace
+from services.gateway.outlet import Caller, Kind
+from services.gateway.reception import NATS, Reception
 from services.gateway.refusals import internal
 from services.gateway.running import RunningCall
 from shared import logs
-from shared.clock import loop_clock
+from shared.clock import loop_clock, stamp_clock
 from shared.keys import ANONYMOUS
 from shared.messages import (
     API_CANCEL_SUBJECT,
@@ -103,14 +104,22 @@ class _Open:
 class NatsApi:
     """Requests from the bus."""
 
-    def __init__(self, wire: Wire, calls: Calls, reception: Reception, lookout: Lookout) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        calls: Calls,
+        reception: Reception,
+        lookout: Lookout,
+        ledgers: LedgerBook,
+    ) -> None:
         self._wire = wire
         self._calls = calls
         self._reception = reception
         self._lookout = lookout
-        self._clock = loop_clock()
+        self._ledgers = ledgers
+        self._stamp = stamp_clock()
         self._log = logs.get("nats_api")
-        self._quiet = Quiet(self._clock)
+        self._quiet = Quiet(loop_clock())
         self._taking: list[Listening] = []
         self._side: list[Listening] = []
         self._open: dict[int, _Open] = {}
@@ -167,14 +176,14 @@ class NatsApi:
                 return
             self._last_no += 1
             no = self._last_no
-            entry = self._open[no] = _Open(endpoint, self._clock())
+            entry = self._open[no] = _Open(endpoint, self._stamp())
             entry.to = to = ReplyTo(self._wire, reply, on_over=lambda why: self._over(no, why))
             try:
                 if verb == "models":
                     self._models(to, headers or {})
                 else:
                     service = subject.split(".")[SERVICE_PART]
-                    self._start(no, service, payload, headers or {}, KINDS[verb])
+                    self._receive(no, service, payload, headers or {}, KINDS[verb])
             except ApiError as error:
                 to.fail(error, {})
             except Exception as error:  # noqa: BLE001 - the caller is told, the door stays open
@@ -183,22 +192,33 @@ class NatsApi:
 
         return receive
 
-    def _start(self, no: int, service: str, payload: bytes, headers: Fields, kind: Kind) -> None:
+    def _receive(self, no: int, service: str, payload: bytes, headers: Fields, kind: Kind) -> None:
+        """Take a request, or say why not; whatever goes wrong has an entry in the ledger."""
         entry = self._open[no]
         to = entry.to
         assert to is not None
-        tenant = self._reception.tenant(headers.get(API_KEY_HEADER))
-        call = self._reception.parse(kind, with_model(payload, service))
-        call = merge_headers(call, headers, self._reception.limits, names=NATS_HEADERS)
-        caller = Caller(
-            tenant=tenant,
-            door="nats",
-            label=label(headers.get(API_REQUEST_ID_HEADER)),
-            trace=trace(headers.get),
-            received_at=entry.began,
-        )
+        caller = self._reception.caller(NATS, kind, headers.get, received_at=entry.began)
+        try:
+            self._start(no, caller, service, payload, headers)
+        except ApiError as error:
+            record = self._ledgers.refused(caller, error, model=service)
+            to.fail(error, id_fields(caller))
+            record.close()
+        except Exception:
+            self._ledgers.refused(caller, internal(), model=service).close()
+            raise
+
+    def _start(
+        self, no: int, caller: Caller, service: str, payload: bytes, headers: Fields
+    ) -> None:
+        entry = self._open[no]
+        to, limits = entry.to, self._reception.limits
+        assert to is not None
+        caller.tenant = self._reception.tenant(headers.get(API_KEY_HEADER))
+        call = self._reception.parse(caller.kind, with_model(payload, service))
+        call = merge_headers(call, headers, limits, names=NATS_HEADERS)
         outlet = (
-            NatsStream(to, call) if call.stream else NatsAnswer(to, call, self._reception.limits)
+            NatsStream(to, call, caller) if call.stream else NatsAnswer(to, call, limits, caller)
         )
         entry.outlet = outlet
         running = self._calls.start(call, caller, outlet)
@@ -221,8 +241,13 @@ class NatsApi:
         for key in entry.keys:
             if self._by_key.get(key) == no:
                 del self._by_key[key]
-        entry.endpoint.count(self._clock() - entry.began, why)
-        if entry.running is not None:
+        entry.endpoint.count(self._stamp() - entry.began, why)
+        if entry.running is None:
+            return
+        failure = entry.outlet.failure if isinstance(entry.outlet, NatsStream) else None
+        if failure is not None:
+            self._calls.fail(entry.running, failure)
+        else:
             self._calls.leave(entry.running)
 
     def _on_probe(self, subject: str, payload: bytes, reply: str, headers: Fields | None) -> None:
@@ -242,7 +267,7 @@ class NatsApi:
         if entry is None or entry.running is None or entry.outlet is None:
             return
         self._calls.leave(entry.running)
-        entry.outlet.fail(CANCELLED)
+        entry.outlet.fail(CANCELLED, None)
         if reply and not reply.startswith(FORBIDDEN_REPLIES):
             ReplyTo(self._wire, reply, on_over=lambda _: None).end(b'{"cancelled":true}', {})
 

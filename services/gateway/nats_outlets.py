@@ -13,13 +13,21 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from services.gateway.call import ApiError, Call
+from services.gateway.ledger.timing import Timing
 from services.gateway.openai.answer import AnswerBuilder, answer_too_large
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.render import PayloadRenderer
+from services.gateway.outlet import Caller
 from shared.clock import unix_time_s
 from shared.errors import BusError, TooBig
 from shared.ids import RequestId
-from shared.messages import API_END_HEADER, API_REQUEST_ID_HEADER, Delta, Usage
+from shared.messages import (
+    API_END_HEADER,
+    API_REQUEST_ID_HEADER,
+    API_TIMING_HEADER,
+    Delta,
+    Usage,
+)
 from shared.wire import Wire
 
 ERROR_HEADER, ERROR_CODE_HEADER = "Nats-Service-Error", "Nats-Service-Error-Code"
@@ -39,6 +47,16 @@ def error_headers(error: ApiError) -> dict[str, str]:
     if error.retry_after_s is not None:
         headers[RETRY_HEADER] = str(max(1, math.ceil(error.retry_after_s)))
     return headers
+
+
+def id_fields(caller: Caller) -> dict[str, str]:
+    """Return what tells a caller how its request is called here."""
+    return {API_REQUEST_ID_HEADER: caller.request, "traceparent": caller.trace.parent}
+
+
+def timing_fields(timing: Timing | None) -> dict[str, str]:
+    """Return what tells a caller that asked where the time went."""
+    return {} if timing is None else {API_TIMING_HEADER: timing.json().decode()}
 
 
 class ReplyTo:
@@ -94,12 +112,14 @@ class NatsStream:
 
     is_streamed = True
 
-    def __init__(self, to: ReplyTo, call: Call) -> None:
+    def __init__(self, to: ReplyTo, call: Call, caller: Caller) -> None:
         self._to = to
         self._call = call
         self._renderer: PayloadRenderer | None = None
-        self._ids: dict[str, str] = {}
+        self._ids = id_fields(caller)
         self._first: dict[str, str] | None = None
+        self.failure: ApiError | None = None
+        """Why the answer was broken off from here."""
 
     def too_large(self, chars: int) -> ApiError | None:
         """See `Outlet`."""
@@ -111,7 +131,7 @@ class NatsStream:
         renderer = PayloadRenderer(self._call, request_id=request, created=unix_time_s())
         self._renderer = renderer
         self._render = renderer.delta
-        self._first = self._ids = {API_REQUEST_ID_HEADER: request}
+        self._first = self._ids
         self._send_all(renderer.opening())
 
     def delta(self, delta: Delta, choice: int) -> None:
@@ -123,22 +143,30 @@ class NatsStream:
         assert self._renderer is not None
         self._send_all(self._renderer.continued(choice, is_exact=is_exact))
 
-    def finish(self, usage: Usage) -> None:
+    def finish(self, usage: Usage, timing: Timing | None) -> ApiError | None:
         """See `Outlet`."""
         assert self._renderer is not None
         self._send_all(self._renderer.closing(usage))
-        self._to.end(b"", {**self._ids, API_END_HEADER: END_WHOLE})
+        if self.failure is None:
+            fields = {**self._ids, API_END_HEADER: END_WHOLE, **timing_fields(timing)}
+            self._to.end(b"", fields)
+        return self.failure
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, timing: Timing | None) -> None:
         """See `Outlet`."""
-        self._to.fail(error, self._ids)
+        self._to.fail(error, {**self._ids, **timing_fields(timing)})
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """See `Outlet`. What the bus was given is out of our hands."""
+        then()
 
     def _send_all(self, chunks: list[bytes]) -> None:
         for chunk in chunks:
             try:
                 self._to.send(chunk, self._first)
             except TooBig as error:
-                self.fail(_too_large(error))
+                self.failure = _too_large(error)
+                self.fail(self.failure, None)
                 return
             self._first = None
 
@@ -148,12 +176,12 @@ class NatsAnswer:
 
     is_streamed = False
 
-    def __init__(self, to: ReplyTo, call: Call, limits: RequestLimits) -> None:
+    def __init__(self, to: ReplyTo, call: Call, limits: RequestLimits, caller: Caller) -> None:
         self._to = to
         self._call = call
         self._limits = limits
         self._builder: AnswerBuilder | None = None
-        self._headers: dict[str, str] = {}
+        self._ids = id_fields(caller)
 
     def too_large(self, chars: int) -> ApiError | None:
         """See `Outlet`. Text is no shorter as JSON; what log probabilities take is only estimated, so that the server has to judge."""
@@ -165,7 +193,6 @@ class NatsAnswer:
 
     def begin(self, request: RequestId) -> None:
         """See `Outlet`."""
-        self._headers = {API_REQUEST_ID_HEADER: request}
         self._builder = AnswerBuilder(self._call, request_id=request, created=unix_time_s())
 
     def delta(self, delta: Delta, choice: int) -> None:
@@ -179,21 +206,27 @@ class NatsAnswer:
         assert self._builder is not None
         self._builder.continued(is_exact=is_exact)
 
-    def finish(self, usage: Usage) -> None:
+    def finish(self, usage: Usage, timing: Timing | None) -> ApiError | None:
         """See `Outlet`."""
         builder = self._builder
         assert builder is not None
-        if builder.failure is not None:
-            self.fail(builder.failure)
-            return
-        try:
-            self._to.end(builder.body(usage), self._headers)
-        except TooBig as error:
-            self.fail(_too_large(error))
+        failure = builder.failure
+        if failure is None:
+            try:
+                self._to.end(builder.body(usage), {**self._ids, **timing_fields(timing)})
+            except TooBig as error:
+                failure = _too_large(error)
+        if failure is not None:
+            self.fail(failure, timing)
+        return failure
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, timing: Timing | None) -> None:
         """See `Outlet`."""
-        self._to.fail(error, self._headers)
+        self._to.fail(error, {**self._ids, **timing_fields(timing)})
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """See `Outlet`. What the bus was given is out of our hands."""
+        then()
 
 
 def _too_large(error: TooBig) -> ApiError:

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 import msgspec
 
 from services.gateway.call import ApiError
+from services.gateway.ledger.timing import Timing
+from services.gateway.ledger.trace import TraceContext
 from shared.ids import RequestId, TenantId
 from shared.messages import Delta, Usage
 
+Kind = Literal["chat", "completion"]
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
+
+class Caller(msgspec.Struct, kw_only=True):
     """Who asks, apart from what is asked."""
 
-    tenant: TenantId
+    request: RequestId
     door: str
-    """`http` or `nats`, for metrics and logs."""
+    """`http` or `nats`, for metrics and ledgers."""
+    kind: Kind
+    received_at: float
+    """When the first byte came, on the clock of stamps."""
+    trace: TraceContext
+    """The root span of the request, in the caller's trace or in one of its own."""
+    tenant: TenantId = TenantId("")
+    """Empty until the key has been looked at."""
     label: str = ""
     """The caller's own request id: shown in logs, never a key."""
-    trace: dict[str, str] = {}
-    """W3C `traceparent` and `tracestate`."""
-    received_at: float
-    """Loop time of the first byte."""
+    wants_timing: bool = False
+    """The caller asks where the time went."""
 
 
 class Outlet(Protocol):
     """Where an answer goes. Calls come in this order, none may block or raise: `begin`, `delta`…, then `finish` or `fail` exactly once.
 
-    `fail` may also come without `begin`. Nothing comes after the client left.
+    `fail` may also come without `begin`. Nothing but `when_sent` comes after that, and nothing after the client left.
     """
 
     @property
@@ -58,10 +68,14 @@ class Outlet(Protocol):
         """
         ...
 
-    def finish(self, usage: Usage) -> None:
-        """The answer is whole."""
+    def finish(self, usage: Usage, timing: Timing | None) -> ApiError | None:
+        """The answer is whole. `timing` is for the caller, where it asked. Return the error that had to be sent instead, if any."""
         ...
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, timing: Timing | None) -> None:
         """There is no answer, or no more of it."""
+        ...
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """Call `then` once when the last byte was handed to the client's connection, or never can be: now or later."""
         ...

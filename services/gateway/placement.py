@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from services.gateway import refusals
 from services.gateway.call import ApiError
 from services.gateway.continuation import Way
+from services.gateway.ledger.stamps import Stay
 from services.gateway.openai.models import model_not_found
 from services.gateway.refusals import Setback
 from services.gateway.routing import Route, RouteFacts, Router
@@ -15,7 +16,7 @@ from services.gateway.running import Part
 from services.gateway.said import priors
 from services.gateway.streams import StreamTable
 from shared.bus import Bus
-from shared.clock import loop_clock
+from shared.clock import loop_clock, stamp_clock
 from shared.errors import BusError, RequestTimeout
 from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
 from shared.messages import Accepted, Cancel, EngineHeartbeat, Message, Refused, Submit
@@ -41,6 +42,18 @@ class Engines(Protocol):
         """Return the last heartbeats of the engines of a service that are alive."""
         ...
 
+    def beat_of(self, service: str, engine: EngineId) -> EngineHeartbeat | None:
+        """Return the last heartbeat of an engine; none where it is not alive."""
+        ...
+
+
+class Own(NamedTuple):
+    """What this gateway knows of itself."""
+
+    gateway: GatewayId
+    boot: str
+    """Of this host's kernel; engines of the same one share our clock. Empty: not known."""
+
 
 class Placement:
     """Parts at engines. Every stream that is opened here is closed here, and every submit counted once in and once out."""
@@ -49,20 +62,22 @@ class Placement:
         self,
         bus: Bus,
         engines: Engines,
-        *,
-        gateway: GatewayId,
         router: Router,
         table: StreamTable,
+        *,
+        own: Own,
         submit_timeout_s: float,
     ) -> None:
         self._bus = bus
         self._engines = engines
-        self._gateway = gateway
+        self._gateway = own.gateway
+        self._boot = own.boot
         self._router = router
         self._book = router.book
         self._table = table
         self._submit_timeout_s = submit_timeout_s
         self._clock = loop_clock()
+        self._stamp = stamp_clock()
         self._at: dict[EngineId, set[Part]] = {}
         self._by_stream: dict[StreamNo, Part] = {}
 
@@ -111,8 +126,9 @@ class Placement:
             elif isinstance(reply, Refused):
                 on_answer(part, refusals.refused(reply))
             else:
+                assert isinstance(reply, Accepted)
                 self._table.started(stream)
-                self._book.account(engine).answered(stream)
+                self._accepted(part, stream, reply)
                 on_answer(part, None)
 
         try:
@@ -154,13 +170,24 @@ class Placement:
 
     def _enter(self, part: Part, engine: EngineId) -> StreamNo:
         stream = self._table.open(engine, part.take)
-        part.begin_attempt(engine, stream, now=self._clock())
-        self._book.account(engine).sent(
-            stream, work_tokens=part.work_tokens, choices=part.call.call.sampling.n
-        )
+        account = self._book.account(engine)
+        beat = self._engines.beat_of(part.call.call.model, engine)
+        is_same_clock = beat is not None and beat.boot == self._boot != ""
+        stay = Stay(engine, beat, self._stamp(), "", is_same_clock, account.least_trip_us)
+        part.begin_attempt(stream, stay)
+        account.sent(stream, work_tokens=part.work_tokens, choices=part.call.call.sampling.n)
         self._at.setdefault(engine, set()).add(part)
         self._by_stream[stream] = part
         return stream
+
+    def _accepted(self, part: Part, stream: StreamNo, reply: Accepted) -> None:
+        account = self._book.account(reply.engine)
+        account.answered(stream)
+        part.stays.taken(reply.prompt_tokens)
+        stay = part.stays.present
+        if stay is not None and not stay.is_same_clock:
+            whole_us = int((self._stamp() - stay.submitted_at) * 1e6)
+            stay.trip_us = account.trip(max(0, whole_us - reply.held_us))
 
     def _message(self, part: Part, engine: EngineId, stream: StreamNo) -> Submit:
         call = part.call
@@ -175,7 +202,7 @@ class Placement:
             priority=call.priority,
             tenant=call.caller.tenant,
             deadline_s=max(0.0, call.deadline - self._clock()),
-            trace=call.caller.trace,
+            trace=call.caller.trace.fields(),
             prior=priors(part.said) if part.way is Way.RESUME else (),
         )
 

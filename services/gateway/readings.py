@@ -18,6 +18,7 @@ CONNECTION_STAGES = ("idle", "reading", "waiting", "streaming", "closing")
 def gateway_readings(service: GatewayService) -> list[Reading]:
     """Return the figures of calls, gates, streams and engines."""
     table, gates, lookout = service.table, service.gates, service.lookout
+    ledgers = service.ledgers
 
     def queued(priority: Priority) -> Callable[[], float]:
         return lambda: gates.waiting_in(priority)
@@ -37,6 +38,13 @@ def gateway_readings(service: GatewayService) -> list[Reading]:
         Reading("gaps", "Gaps seen in streams.", lambda: table.gaps, is_total=True),
         Reading("duplicates", "Deltas seen twice.", lambda: table.duplicates, is_total=True),
         Reading("strays", "Deltas nobody waits for.", lambda: table.strays, is_total=True),
+        Reading("ledgers", "Entries of ended requests.", lambda: ledgers.made, is_total=True),
+        Reading(
+            "ledgers_dropped",
+            "Entries that found no room while the bus was away, or that it did not take.",
+            lambda: ledgers.dropped,
+            is_total=True,
+        ),
     ]
 
 

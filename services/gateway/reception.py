@@ -1,5 +1,5 @@
-"""What both doors do with a request before it is a call: who asks, is it well formed, may it be taken now. Pure but for the seed
-it draws.
+"""What both doors do with a request before it is a call: who asks, is it well formed, may it be taken now. Pure but for what
+it draws: the seeds of answers, and ids.
 """
 
 from __future__ import annotations
@@ -7,26 +7,39 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import NamedTuple
 
 from services.gateway import refusals
 from services.gateway.call import ApiError, Call
+from services.gateway.ledger.trace import ID_BITS, continue_trace
 from services.gateway.openai.chat import parse_chat
 from services.gateway.openai.completion import parse_completion
 from services.gateway.openai.limits import RequestLimits
+from services.gateway.outlet import Caller, Kind
 from shared.health import Health, HealthState
-from shared.ids import TenantId
+from shared.ids import TenantId, new_request_id
 from shared.keys import KeyFile
+from shared.messages import API_REQUEST_ID_HEADER, API_TIMING_HEADER
 
-Kind = Literal["chat", "completion"]
 Header = Callable[[str], str | None]
 """Looks up a header by its lower-case name."""
 
 SEED_BITS = 63
 MAX_LABEL_CHARS = 128
-MAX_TRACESTATE_CHARS = 512
 _LABEL = re.compile(rf"[\w.:/+=@-]{{1,{MAX_LABEL_CHARS}}}", re.ASCII)
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+PREFIX: dict[Kind, str] = {"chat": "chatcmpl", "completion": "cmpl"}
+
+
+class DoorNames(NamedTuple):
+    """A door, and how it calls the headers that say who asks."""
+
+    door: str
+    label: str
+    timing: str
+
+
+HTTP = DoorNames("http", "x-request-id", "x-headrace-timing")
+NATS = DoorNames("nats", API_REQUEST_ID_HEADER, API_TIMING_HEADER)
 
 
 class Reception:
@@ -42,6 +55,22 @@ class Reception:
     def needs_key(self) -> bool:
         """Whether callers must show an API key."""
         return self._keys.is_required
+
+    def caller(self, names: DoorNames, kind: Kind, header: Header, *, received_at: float) -> Caller:
+        """Return who asks, as far as the headers tell; whose key it is has yet to be found out."""
+        return Caller(
+            request=new_request_id(PREFIX[kind]),
+            door=names.door,
+            kind=kind,
+            received_at=received_at,
+            trace=continue_trace(
+                header("traceparent"),
+                header("tracestate"),
+                random_bits=self._random.getrandbits(ID_BITS),
+            ),
+            label=label(header(names.label)),
+            wants_timing=header(names.timing) == "1",
+        )
 
     def tenant(self, authorization: str | None) -> TenantId:
         """Return who asks. Raises `ApiError` 401."""
@@ -69,14 +98,3 @@ class Reception:
 def label(text: str | None) -> str:
     """Return the caller's own request id where it may appear in logs and headers, else nothing."""
     return text if text and _LABEL.fullmatch(text) else ""
-
-
-def trace(header: Header) -> dict[str, str]:
-    """Return the W3C trace context of a request, where it is well formed."""
-    parent = header("traceparent")
-    if parent is None or not _TRACEPARENT.fullmatch(parent):
-        return {}
-    state = header("tracestate")
-    if state is None or len(state) > MAX_TRACESTATE_CHARS or not state.isprintable():
-        return {"traceparent": parent}
-    return {"traceparent": parent, "tracestate": state}

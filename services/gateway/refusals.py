@@ -36,6 +36,8 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
     """The engine may have taken it all the same, so it is told to cancel."""
     is_unheard: bool = False
     """The engine was not there, or the bus was not: asking again costs nothing, and in a moment it may be."""
+    why: str = "failed"
+    """What the engine did, as a verb phrase; never text from outside."""
     bars_way: bool = False
     """The way of going on (see `continuation.Way`) leads nowhere."""
 
@@ -129,17 +131,20 @@ def refused(answer: Refused) -> Setback:
             return Setback(
                 error=unavailable(
                     answer.message, code="overloaded", retry_after_s=answer.retry_after_s or RETRY_S
-                )
+                ),
+                why="is overloaded",
             )
         case RefuseReason.DRAINING | RefuseReason.NOT_READY:
-            return Setback(error=unavailable(answer.message, code="no_engine"))
+            return Setback(
+                error=unavailable(answer.message, code="no_engine"), why="takes nothing new"
+            )
 
 
 def _at_fault(answer: Refused, *, code: str | None) -> Setback:
     error = ApiError(
         400, answer.message, kind="invalid_request_error", code=code, param=answer.param
     )
-    return Setback(error=error, is_final=True)
+    return Setback(error=error, is_final=True, why="cannot serve it")
 
 
 def not_reached(error: BusError) -> Setback:
@@ -163,7 +168,7 @@ def not_reached(error: BusError) -> Setback:
             return Setback(error=_engine_failed("The engine is gone."), blame=1.0, is_unheard=True)
         case RequestTimeout():
             failed = _engine_failed("The engine does not answer.")
-            return Setback(error=failed, blame=1.0, may_run=True)
+            return Setback(error=failed, blame=1.0, may_run=True, why="does not answer")
         case RemoteBusy():
             return Setback(error=unavailable("The engine is overloaded.", code="overloaded"))
         case _:
@@ -180,18 +185,19 @@ def bus_silent() -> Setback:
 def stream_lost(reason: LossReason) -> Setback:
     """Judge a stream that cannot be repaired."""
     failed = _engine_failed(f"A part of the answer was lost on its way ({reason}).")
-    return Setback(error=failed, blame=0.0 if reason is LossReason.NO_BUS else 0.5, may_run=True)
+    blame = 0.0 if reason is LossReason.NO_BUS else 0.5
+    return Setback(error=failed, blame=blame, may_run=True, why=f"lost a part ({reason})")
 
 
 def engine_lost(why: str) -> Setback:
     """Judge the loss of an engine under a running stream; `why` ends the sentence."""
-    return Setback(error=_engine_failed(f"The engine {why}."), blame=1.0, may_run=True)
+    return Setback(error=_engine_failed(f"The engine {why}."), blame=1.0, may_run=True, why=why)
 
 
 def diverged(how: str) -> Setback:
     """Judge a second answer that is not the first one."""
     failed = _engine_failed(f"Another engine could not go on with the answer: {how}.")
-    return Setback(error=failed, may_run=True, bars_way=True)
+    return Setback(error=failed, may_run=True, bars_way=True, why="gave another answer")
 
 
 def broken_off(setback: Setback) -> ApiError:

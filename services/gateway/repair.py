@@ -17,7 +17,7 @@ from services.gateway.streams import (
     StreamTable,
 )
 from shared.bus import Bus
-from shared.clock import loop_clock
+from shared.clock import loop_clock, stamp_clock
 from shared.errors import BusError, NoResponder
 from shared.ids import GatewayId, StreamNo
 from shared.messages import Cancel, Resend, Resent, TokenBatch
@@ -50,6 +50,7 @@ class Repair:
         self._placement = placement
         self._group = group
         self._clock = loop_clock()
+        self._stamp = stamp_clock()
         self._heard_at = self._clock()
         """When the bus last answered."""
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -61,7 +62,7 @@ class Repair:
     def on_batch(self, batch: TokenBatch) -> None:
         """Take what an engine sent after a step."""
         self.deltas += len(batch.deltas)
-        effects = self._table.on_batch(batch, now=self._clock())
+        effects = self._table.on_batch(batch, now=self._stamp())
         if effects:
             self._carry_out(effects)
 
@@ -109,7 +110,7 @@ class Repair:
             self._carry_out(self._on_no_answer(ask.stream))
             return
         assert isinstance(answer, Resent)
-        self._carry_out(self._table.on_resent(answer))
+        self._carry_out(self._table.on_resent(answer, now=self._stamp()))
 
     def _on_no_answer(self, stream: StreamNo) -> list[Effect]:
         if self._bus.is_answering:

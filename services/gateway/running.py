@@ -10,6 +10,7 @@ from typing_extensions import override
 from services.gateway.admission.verdict import Ticket
 from services.gateway.call import ApiError, Call
 from services.gateway.continuation import Replay, Way, is_exact, ways_of
+from services.gateway.ledger.stamps import NEVER, Stay, Stays
 from services.gateway.openai.answer import chars_of
 from services.gateway.outlet import Caller, Outlet
 from services.gateway.phases import (
@@ -22,10 +23,8 @@ from services.gateway.phases import (
 )
 from services.gateway.refusals import Setback
 from services.gateway.said import Said
-from shared.ids import EngineId, StreamNo, new_request_id
+from shared.ids import EngineId, StreamNo
 from shared.messages import Delta, Priority, Prompt, Usage
-
-PREFIX = {"chat": "chatcmpl", "completion": "cmpl"}
 
 
 class Part:
@@ -50,10 +49,10 @@ class Part:
         "losses",
         "lost_at",
         "phase",
-        "placed_at",
         "prior_tokens",
         "prompt",
         "said",
+        "stays",
         "stream",
         "tried",
         "unheard",
@@ -68,7 +67,7 @@ class Part:
         prompt: Prompt,
         *,
         first_choice: int,
-        notice: Callable[[Part, Delta], None],
+        notice: Callable[[Part, Delta, float], None],
     ) -> None:
         self.call = call
         self.prompt = prompt
@@ -85,7 +84,6 @@ class Part:
         """Those of them that were not there; they may come back while the part waits."""
         self.engine: EngineId | None = None
         self.stream: StreamNo | None = None
-        self.placed_at = 0.0
         self.has_begun = False
         """The engine sent a delta in this attempt."""
         self.is_live = False
@@ -105,6 +103,7 @@ class Part:
         """This part's share of the call's estimated token work."""
         self.last_error: ApiError | None = None
         """What the last engine that was tried said."""
+        self.stays = Stays()
         self._is_fast = False
         self._replay: Replay | None = None
         self._is_seam_due = False
@@ -116,19 +115,28 @@ class Part:
         return f"<Part {self.call.request}/{self.first_choice} {self.phase} at {self.engine}>"
 
     @property
+    def submitted_at(self) -> float:
+        """When the present engine was asked, on the clock of stamps."""
+        return NEVER if self.stays.present is None else self.stays.present.submitted_at
+
+    @property
     def unused_tokens(self) -> int:
         """Work that will not be done any more, now that the part ends."""
         if self.usage is None:
             return self.work_tokens
         return self.work_tokens - self.usage.prompt_tokens - self.usage.completion_tokens
 
-    def take(self, delta: Delta) -> None:
+    def take(self, delta: Delta, now: float) -> None:
         """Take the next delta: text goes straight out, what may change the call's state goes to `calls.py`."""
+        stays = self.stays
+        if now - stays.last_at > stays.max_gap_s:  # noqa: PLR1730 - a call for each token would cost more
+            stays.max_gap_s = now - stays.last_at
+        stays.last_at = now
         if self._is_fast and delta.finish is None and delta.extra is None:
             self.said[delta.choice].add(delta)
             self._emit(delta, self.first_choice + delta.choice)
         else:
-            self._notice(self, delta)
+            self._notice(self, delta, now)
 
     def news(self, delta: Delta) -> Delta | None:
         """Return what of a delta the client does not have yet. Raises `DivergedError`."""
@@ -165,12 +173,14 @@ class Part:
         self.held.clear()
         self.held_chars = 0
 
-    def begin_attempt(self, engine: EngineId, stream: StreamNo, *, now: float) -> None:
+    def begin_attempt(self, stream: StreamNo, stay: Stay) -> None:
         """Note where the part is being placed."""
         self.attempts += 1
-        self.engine = engine
+        self.engine = stay.engine
         self.stream = stream
-        self.placed_at = now
+        self.stays.present = stay
+        if self.way is not None:
+            stay.way = self.way
         self._replay = Replay(self.said) if self.way is Way.REPLAY else None
         self.prior_tokens = 0
         if self.way is Way.RESUME:
@@ -183,6 +193,7 @@ class Part:
 
     def end_attempt(self) -> None:
         """Forget the engine; what it sent stays."""
+        self.stays.leave()
         self.engine = None
         self.stream = None
         self._is_fast = False
@@ -241,10 +252,12 @@ class RunningCall:
     """One request of a client, from its arrival to its end."""
 
     __slots__ = (
+        "admitted_at",
         "call",
         "caller",
         "deadline",
         "first_at",
+        "offered_at",
         "outlet",
         "parts",
         "phase",
@@ -267,7 +280,7 @@ class RunningCall:
         self.call = call
         self.caller = caller
         self.outlet = outlet
-        self.request = new_request_id(PREFIX[call.kind])
+        self.request = caller.request
         self.ticket = ticket
         self.priority = priority
         self.deadline = deadline
@@ -275,7 +288,11 @@ class RunningCall:
         self.parts: list[Part] = []
         self.timer: asyncio.TimerHandle | None = None
         self.first_at: float | None = None
-        """Loop time of the first delta."""
+        """Arrival of the first delta; this and those below are on the clock of stamps."""
+        self.offered_at = NEVER
+        """When it was parsed and offered to the gate."""
+        self.admitted_at = NEVER
+        """When the gate let it in."""
 
     @override
     def __repr__(self) -> str:

@@ -6,13 +6,13 @@ from array import array
 
 from typing_extensions import override
 
-from shared.messages import Delta, Prior, ToolCallDelta
+from shared.messages import Delta, Finish, Prior, ToolCallDelta
 
 
 class Said:
     """One choice so far. `add` is on the hot path."""
 
-    __slots__ = ("chars", "is_over", "logprobs", "texts", "token_ids", "tool_args")
+    __slots__ = ("chars", "finish", "logprobs", "texts", "token_ids", "tool_args")
 
     def __init__(self) -> None:
         self.token_ids = array("l")
@@ -23,11 +23,16 @@ class Said:
         """Entries with log probabilities."""
         self.tool_args: dict[int, int] = {}
         """Characters of the arguments, by index of the tool call."""
-        self.is_over = False
+        self.finish: Finish | None = None
 
     @override
     def __repr__(self) -> str:
         return f"<Said {len(self.token_ids)} tokens, {self.chars} chars{' over' * self.is_over}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.finish is not None
 
     @property
     def is_empty(self) -> bool:
@@ -47,7 +52,7 @@ class Said:
             for call in delta.extra.tool_calls or ():
                 self._add_call(call)
         if delta.finish is not None:
-            self.is_over = True
+            self.finish = delta.finish
 
     def _add_call(self, call: ToolCallDelta) -> None:
         self.tool_args[call.index] = self.tool_args.get(call.index, 0) + len(call.arguments)

@@ -11,9 +11,10 @@ from typing_extensions import override
 
 from services.gateway.calls import Calls
 from services.gateway.gates import Gates
+from services.gateway.ledger.book import LedgerBook
 from services.gateway.lookout import Lookout, Loss
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.placement import Placement
+from services.gateway.placement import Own, Placement
 from services.gateway.readings import gateway_readings
 from services.gateway.reception import Reception
 from services.gateway.repair import Repair
@@ -21,7 +22,7 @@ from services.gateway.routing import Router
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams import StreamTable
 from shared import logs
-from shared.clock import loop_clock, unix_time_s
+from shared.clock import loop_clock, stamp_clock, unix_time_s, wall_time_s
 from shared.errors import BusError, UserError
 from shared.health import HealthState
 from shared.ids import GatewayId
@@ -33,6 +34,7 @@ from shared.messages import (
     GatewayHeartbeat,
     TokenBatch,
 )
+from shared.quiet import Quiet
 from shared.runtime import Runtime
 from shared.typedbus import TypedBus
 
@@ -76,8 +78,10 @@ class GatewayService:
         runtime: Runtime,
         *,
         gateway: GatewayId,
+        boot: str,
         keys: KeyFile,
     ) -> None:
+        """`boot`: of this host's kernel, as engines tell theirs (`EngineHeartbeat.boot`)."""
         self._settings = settings
         self._bus = bus
         self._runtime = runtime
@@ -85,6 +89,7 @@ class GatewayService:
         self._gateway = gateway
         self._clock = loop_clock()
         self._log = logs.get("gateway").bind(gateway=gateway)
+        self._quiet = Quiet(self._clock)
         self._beat = 0
         self._doors: Sequence[Door] = ()
         self._heard = asyncio.Event()
@@ -102,15 +107,19 @@ class GatewayService:
         self._placement = Placement(
             bus,
             self.lookout,
-            gateway=gateway,
-            router=self._router,
-            table=self.table,
+            self._router,
+            self.table,
+            own=Own(gateway, boot),
             submit_timeout_s=settings.call.submit_timeout_s,
+        )
+        self.ledgers = LedgerBook(
+            self.lookout.services, stamp=stamp_clock(), wall_time_s=wall_time_s
         )
         self.calls = Calls(
             self._placement,
             self.gates,
             self.metrics,
+            self.ledgers,
             settings=settings.call,
             clock=self._clock,
         )
@@ -218,6 +227,7 @@ class GatewayService:
             now = self._clock()
             self._watch_silence(now)
             self.calls.tick()
+            self._send_ledgers()
             if now >= beat_at:
                 self._send_heartbeat()
                 beat_at = max(beat_at + HEARTBEAT_S, now)
@@ -234,6 +244,7 @@ class GatewayService:
 
     def _slow_tick(self) -> None:
         self.repair.tick()
+        self.ledgers.refresh()
         self.reload_keys()
         for door in self._doors:
             door.tick()
@@ -254,6 +265,18 @@ class GatewayService:
         except BusError as error:
             self._log.warning("heartbeat_unsent", reason=str(error))
 
+    def _send_ledgers(self) -> None:
+        """Publish what has ended since the last time; while the bus is away it waits."""
+        if not (self.ledgers.waiting and self._bus.is_connected):
+            return
+        for batch in self.ledgers.batches(self._gateway):
+            try:
+                self._bus.publish(batch)
+            except BusError as error:
+                self.ledgers.dropped += len(batch.ledgers)
+                if times := self._quiet.due("ledgers"):
+                    self._log.warning("ledgers_unsent", reason=str(error), times=times)
+
     async def _drain(self) -> None:
         """Take nothing new, let answers finish within `drain_s`, tell the rest, close the doors."""
         for door in self._doors:
@@ -263,3 +286,4 @@ class GatewayService:
         self.calls.stop()
         for door in self._doors:
             await door.stop()
+        self._send_ledgers()

@@ -19,8 +19,8 @@ from typing_extensions import override
 from shared.ids import EngineId, StreamNo
 from shared.messages import Delta, Resent, TokenBatch
 
-Sink = Callable[[Delta], None]
-"""Takes the deltas of one stream in order; must be short and must not raise."""
+Sink = Callable[[Delta, float], None]
+"""Takes the deltas of one stream in order, each with the moment of its arrival; must be short and must not raise."""
 
 
 class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,12 +172,12 @@ class StreamTable:
                 self._stray(batch.engine, delta.stream, now, effects)
             elif delta.seq == stream.expected and not stream.held:
                 stream.expected = delta.seq + 1
-                stream.sink(delta)
+                stream.sink(delta, now)
             else:
-                self._out_of_order(stream, delta, effects)
+                self._out_of_order(stream, delta, now, effects)
         return effects
 
-    def on_resent(self, resent: Resent) -> list[Effect]:
+    def on_resent(self, resent: Resent, *, now: float) -> list[Effect]:
         """Take the answer of an engine to `AskResend`."""
         effects: list[Effect] = []
         stream = self._open.get(resent.stream)
@@ -186,7 +186,7 @@ class StreamTable:
         if resent.gone:
             self._lose(stream, LossReason.GONE, effects)
             return effects
-        self._run(stream, resent.deltas)
+        self._run(stream, resent.deltas, now)
         if stream.no in self._open:
             if not stream.held:
                 self._settle(stream)
@@ -248,12 +248,14 @@ class StreamTable:
             stream.seen = stream.expected
             stream.patience_s = 0.0
 
-    def _out_of_order(self, stream: OpenStream, delta: Delta, effects: list[Effect]) -> None:
+    def _out_of_order(
+        self, stream: OpenStream, delta: Delta, now: float, effects: list[Effect]
+    ) -> None:
         if delta.seq < stream.expected or delta.seq in stream.held:
             self.duplicates += 1
             return
         if delta.seq == stream.expected:
-            self._run(stream, (delta,))
+            self._run(stream, (delta,), now)
             return
         if len(stream.held) >= self._settings.max_held:
             self._lose(stream, LossReason.TOO_FAR, effects)
@@ -263,7 +265,7 @@ class StreamTable:
             self.gaps += 1
             self._ask(stream, effects)
 
-    def _run(self, stream: OpenStream, deltas: Iterable[Delta]) -> None:
+    def _run(self, stream: OpenStream, deltas: Iterable[Delta], now: float) -> None:
         """Deliver what is now in order, from `deltas` and from what was held."""
         held = stream.held
         for delta in deltas:
@@ -271,7 +273,7 @@ class StreamTable:
                 held.setdefault(delta.seq, delta)
         while (following := held.pop(stream.expected, None)) is not None:
             stream.expected += 1
-            stream.sink(following)
+            stream.sink(following, now)
             if stream.no not in self._open:
                 held.clear()
 

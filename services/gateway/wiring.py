@@ -16,6 +16,7 @@ from services.gateway.openai.openapi import document
 from services.gateway.readings import http_readings
 from services.gateway.service import Door, GatewayService
 from services.gateway.settings import GatewaySettings
+from shared.boot import boot_id
 from shared.history import History
 from shared.ids import GatewayId, new_gateway_id
 from shared.keys import KeyFile
@@ -57,7 +58,7 @@ async def serve(chosen: GatewaySettings, keys: KeyFile, process: Runtime) -> Non
     callers = None
     try:
         gateway = new_gateway_id()
-        service = GatewayService(chosen, bus, process, gateway=gateway, keys=keys)
+        service = GatewayService(chosen, bus, process, gateway=gateway, boot=boot_id(), keys=keys)
         doors: list[Door] = [http_door(chosen, service)]
         if chosen.nats_api:
             callers = await NatsBus.connect(
@@ -98,7 +99,14 @@ def http_door(chosen: GatewaySettings, service: GatewayService) -> HttpDoor:
             partial(document, version=build_version(), limits=chosen.limits), service.group
         ),
     )
-    api = HttpApi(service.calls, service.reception, service.lookout, pages, chosen.api)
+    api = HttpApi(
+        service.calls,
+        service.reception,
+        service.lookout,
+        pages,
+        service.ledgers,
+        settings=chosen.api,
+    )
     door = HttpDoor(chosen.http, api, chosen.limits)
     service.metrics.watch(http_readings(door.server))
     return door
@@ -106,7 +114,7 @@ def http_door(chosen: GatewaySettings, service: GatewayService) -> HttpDoor:
 
 def nats_door(wire: Wire, service: GatewayService, *, gateway: GatewayId) -> NatsDoor:
     """Return the NATS door of a service; `wire` is a connection of its own."""
-    api = NatsApi(wire, service.calls, service.reception, service.lookout)
+    api = NatsApi(wire, service.calls, service.reception, service.lookout, service.ledgers)
     announcement = Announcement(
         wire,
         list(api.endpoints.values()),

@@ -14,6 +14,7 @@ from shared.messages.api import (
     API_REQUEST_ID_HEADER,
     API_SUBJECT,
     API_TIMEOUT_HEADER,
+    API_TIMING_HEADER,
     API_VERBS,
     DEAD_LETTER_SUBJECT,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "API_REQUEST_ID_HEADER",
     "API_SUBJECT",
     "API_TIMEOUT_HEADER",
+    "API_TIMING_HEADER",
     "API_VERBS",
     "DEAD_LETTER_SUBJECT",
     "ENGINE_GONE_S",

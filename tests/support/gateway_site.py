@@ -70,6 +70,7 @@ def run(
         finally:
             for wire in site.wires:
                 wire.close()
+        world.asked += sum(wire.posted for wire in site.wires)
         await world.assert_nothing_is_left()
 
     play_live(whole)

@@ -16,7 +16,8 @@ from services.engine.service import EngineService
 from services.engine.settings import EngineSettings, FakeSettings
 from services.gateway.call import ApiError, Call
 from services.gateway.doors import HttpDoor
-from services.gateway.outlet import Caller
+from services.gateway.ledger.timing import Timing
+from services.gateway.reception import DoorNames
 from services.gateway.running import RunningCall
 from services.gateway.service import Door, GatewayService
 from services.gateway.settings import GatewaySettings
@@ -25,11 +26,13 @@ from shared.health import HealthState
 from shared.ids import RequestId, ServiceName, TenantId, new_engine_id, new_gateway_id
 from shared.keys import KeyFile
 from shared.membus import MemoryBus, MemoryHub
-from shared.messages import Delta, Sampling, TextPrompt, Usage
+from shared.messages import Delta, Ledger, LedgerBatch, Sampling, TextPrompt, Usage
 from shared.runtime import Runtime
 from shared.vloop import run_virtual
 
 SERVICE = ServiceName("m")
+BOOT = "sim"
+DOOR = DoorNames("test", "x-request-id", "x-headrace-timing")
 Scenario = Callable[["GatewayWorld"], Awaitable[None]]
 
 
@@ -44,6 +47,7 @@ class Recorder:
         """First choice and exactness, for each time that another engine went on."""
         self.usage: Usage | None = None
         self.error: ApiError | None = None
+        self.timing: Timing | None = None
         self.over = asyncio.Event()
         self.begun = asyncio.Event()
         self.first = asyncio.Event()
@@ -67,16 +71,23 @@ class Recorder:
         assert not self.over.is_set()
         self.seams.append((choice, is_exact))
 
-    def finish(self, usage: Usage) -> None:
+    def finish(self, usage: Usage, timing: Timing | None) -> ApiError | None:
         assert self.request is not None
         assert not self.over.is_set()
         self.usage = usage
+        self.timing = timing
         self.over.set()
+        return None
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, timing: Timing | None) -> None:
         assert not self.over.is_set()
         self.error = error
+        self.timing = timing
         self.over.set()
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        assert self.over.is_set()
+        then()
 
     @property
     def texts(self) -> dict[int, str]:
@@ -138,6 +149,10 @@ class GatewayWorld:
         self.buses: list[MemoryBus] = []
         """The bus of each gateway, for tokens and engines."""
         self.http: list[HttpDoor] = []
+        self.ledgers: dict[ServiceName, list[Ledger]] = defaultdict(list)
+        """What all gateways have told of ended requests."""
+        self.asked = 0
+        """Requests that came in, whatever became of them."""
         self._runtimes: list[Runtime] = []
 
     @property
@@ -160,7 +175,7 @@ class GatewayWorld:
         callers = await MemoryBus.join(self.hub, group=self.group, name="gateway-callers")
         settings = msgspec.convert(fields, GatewaySettings)
         service = GatewayService(
-            settings, bus, runtime, gateway=gateway, keys=keys or KeyFile(None)
+            settings, bus, runtime, gateway=gateway, boot=BOOT, keys=keys or KeyFile(None)
         )
         doors: list[Door] = [nats_door(callers.wire, service, gateway=gateway), *also]
         if with_http:
@@ -213,12 +228,23 @@ class GatewayWorld:
                 raise _Over
 
     def start(
-        self, call: Call, *, outlet: Recorder | None = None, tenant: str = "t", gateway: int = 0
+        self,
+        call: Call,
+        *,
+        outlet: Recorder | None = None,
+        tenant: str = "t",
+        gateway: int = 0,
+        headers: dict[str, str] | None = None,
     ) -> tuple[Recorder, RunningCall]:
         """Begin a call as a door would."""
         recorder = outlet or Recorder(is_streamed=call.stream)
-        caller = Caller(tenant=TenantId(tenant), door="test", received_at=self.loop.time())
-        return recorder, self.gateways[gateway].calls.start(call, caller, recorder)
+        service = self.gateways[gateway]
+        caller = service.reception.caller(
+            DOOR, call.kind, (headers or {}).get, received_at=self.loop.time()
+        )
+        caller.tenant = TenantId(tenant)
+        self.asked += 1
+        return recorder, service.calls.start(call, caller, recorder)
 
     async def answer(self, call: Call, **options) -> Recorder:
         """Run a call to its end."""
@@ -239,6 +265,8 @@ class GatewayWorld:
             lambda: all(not engine.live for engine in self.engines if not engine.is_killed),
             timeout_s=900.0,
         )
+        await self.until(lambda: self.asked == sum(one.ledgers.made for one in self.gateways))
+        self.assert_entries_add_up()
         for gateway in self.gateways:
             assert 0 == len(gateway.calls), gateway
             assert 0 == len(gateway.table), gateway.table
@@ -247,6 +275,20 @@ class GatewayWorld:
             assert not gateway.calls._silent
             assert not gateway._placement._at
             assert not gateway._placement._by_stream
+
+    def take_ledgers(self, batch: LedgerBatch) -> None:
+        """Keep what a gateway tells."""
+        self.ledgers[batch.service] += batch.ledgers
+
+    def assert_entries_add_up(self) -> None:
+        """Fail unless each request that came in has left one entry, and the stages of all entries add up."""
+        books = [gateway.ledgers for gateway in self.gateways]
+        assert self.asked == sum(book.opened for book in books) == sum(book.made for book in books)
+        entries = [entry for told in self.ledgers.values() for entry in told]
+        assert len({entry.request for entry in entries}) == len(entries)
+        for entry in entries:
+            assert entry.wall_us == sum(entry.us), entry
+            assert min(entry.us) >= 0, entry
 
 
 def call(text: str = "hello", *, prompts: int = 1, **fields) -> Call:
@@ -283,6 +325,8 @@ async def _play(scenario: Scenario, seed: int) -> None:
     with _ended():
         async with asyncio.TaskGroup() as group:
             world = GatewayWorld(group, seed=seed)
+            reader = await MemoryBus.join(world.hub, group=group, name="reader")
+            await reader.subscribe(LedgerBatch, world.take_ledgers)
             try:
                 await scenario(world)
             finally:

@@ -68,6 +68,8 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.posted = 0
+        """Requests with a body that were sent whole."""
 
     @classmethod
     async def open(
@@ -95,6 +97,7 @@ class Wire:
 
     def post(self, path: str, body: bytes, *fields: str) -> None:
         """Send a request with a body of stated length."""
+        self.posted += 1
         self.send(
             f"POST {path} HTTP/1.1\r\n{lines(fields)}Content-Length: {len(body)}\r\n\r\n".encode()
             + body

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.nats_api import KINDS
 from shared.membus import MemoryBus
 from shared.wire import Listening
 from tests.support.gateway_world import GatewayWorld
@@ -33,12 +34,13 @@ class Reply:
 class Asker:
     """A caller with an inbox of its own for each request, as any NATS client may be."""
 
-    def __init__(self, bus: MemoryBus) -> None:
+    def __init__(self, bus: MemoryBus, world: GatewayWorld) -> None:
         self._wire = bus.wire
+        self._world = world
 
     @classmethod
     async def join(cls, world: GatewayWorld) -> Asker:
-        return cls(await MemoryBus.join(world.hub, group=world.group, name="client"))
+        return cls(await MemoryBus.join(world.hub, group=world.group, name="client"), world)
 
     async def ask(
         self,
@@ -52,6 +54,8 @@ class Asker:
         answer = Answer(inbox)
         answer.interest = await self._wire.listen(inbox, answer.take)
         payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        if self._world.gateways:
+            self._world.asked += verb in KINDS
         self._wire.send(f"hr.api.{service}.{verb}", payload, reply=inbox, headers=_headers(headers))
         return answer
 

@@ -7,6 +7,7 @@ same until we write, and a request must be cancelled when its client is gone; uv
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from typing import Final, cast
@@ -18,7 +19,7 @@ from services.gateway.http.heads import CONTINUE, Pairs
 from services.gateway.http.intake import Intake
 from services.gateway.http.outgoing import Outgoing
 from services.gateway.http.parser import Request, RequestRefused
-from services.gateway.http.shell import Outbox, Shell
+from services.gateway.http.shell import Asked, Outbox, Shell
 
 TURNED_AWAY_AT_ONCE: Final = 256
 """Connections over the limit that are being told so; more are dropped without a word."""
@@ -59,6 +60,8 @@ class Connection(asyncio.Protocol):
         self._end = _OPEN
         self._deadline = _NEVER
         self._free_since = 0.0
+        self._unsent: list[Callable[[], None]] = []
+        """Who wants to know when all that was sent is out."""
 
     # Questions
 
@@ -117,8 +120,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end = _CLOSED
         self._shell.connections.discard(self)
-        self._intake.drop()
         self._lose()
+        self._intake.drop()
+        self._tell_sent()
 
     @override
     def pause_writing(self) -> None:
@@ -128,6 +132,8 @@ class Connection(asyncio.Protocol):
     @override
     def resume_writing(self) -> None:
         self._out.is_paused = False
+        if self._unsent:
+            self._look_again()
         if self._exchange is None and self._end is _OPEN:
             self._advance()
 
@@ -162,6 +168,12 @@ class Connection(asyncio.Protocol):
         if not self._is_advancing:
             self._advance()
 
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """See `Exchange.when_sent`."""
+        if not self._unsent:
+            self._shell.drains.add(self)
+        self._unsent.append(then)
+
     def cut(self, *, is_delimited: bool) -> None:
         """End the connection without ending the answer; by a reset where the client could take closing for its end."""
         self._exchange = None
@@ -172,6 +184,14 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     # Called by the server
+
+    def look_if_sent(self) -> None:
+        """Tell those who want to know whether all is out; if not, have the transport say so."""
+        if self.buffered_bytes == 0:
+            self._tell_sent()
+        elif not self._transport.is_closing():
+            # Calls `pause_writing` as soon as anything waits and `resume_writing` when nothing does.
+            self._transport.set_write_buffer_limits(high=0)
 
     def sweep(self, now: float) -> None:
         """Enforce what is due."""
@@ -201,7 +221,7 @@ class Connection(asyncio.Protocol):
         for _ in range(_REQUESTS_PER_TICK):
             if self._exchange is not None or self._end is not _OPEN or self._out.is_paused:
                 break
-            now = self._shell.loop.time()
+            now = self._shell.stamp()
             match self._intake.next(now):
                 case Request() as request:
                     self._start(request)
@@ -235,7 +255,8 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, exchange: Exchange) -> None:
         if not exchange.is_open:
-            return  # its client left before its turn came
+            self._unserved(exchange, None)  # its client left before its turn came
+            return
         try:
             self._shell.handler(exchange)
         except Exception as error:  # noqa: BLE001 - a fault in one request must not end the others on this loop
@@ -255,10 +276,21 @@ class Connection(asyncio.Protocol):
     def _refuse(self, refusal: RequestRefused) -> None:
         content_type, body = self._shell.error_body(refusal.status, str(refusal))
         framing = f"content-length: {len(body)}\r\nconnection: close\r\n"
-        headers = (("retry-after", "1"),) if refusal.status == _UNAVAILABLE else ()
+        headers = [("retry-after", "1")] if refusal.status == _UNAVAILABLE else []
+        asked = self._intake.take_unfinished()
+        if asked is not None:
+            headers += self._unserved(asked, refusal)
         self._shell.counts.refused[refusal.status] += 1
         self.send(self.build_head(refusal.status, content_type, framing, headers) + body)
         self._half_close()
+
+    def _unserved(self, asked: Asked, refusal: RequestRefused | None) -> list[tuple[str, str]]:
+        """Have a request accounted for that the handler does not see; return headers for its answer."""
+        farewell = self._shell.on_unserved(asked, refusal)
+        if farewell is None:
+            return []
+        self.when_sent(farewell.when_sent)
+        return farewell.headers
 
     def _turn_away(self) -> None:
         """Over the bound: say so while that is cheap, else drop."""
@@ -273,12 +305,26 @@ class Connection(asyncio.Protocol):
     def _lose(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is None:
+            asked = self._intake.take_unfinished()
+            if asked is not None:
+                self._unserved(asked, None)
             return
         self._shell.counts.disconnects += 1
         try:
             exchange.lose()
         except Exception as error:  # noqa: BLE001 - as for the handler
             self._report("on_disconnect failed", error)
+
+    def _tell_sent(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for then in unsent:
+            then()
+
+    def _look_again(self) -> None:
+        if self.buffered_bytes == 0:
+            if not self._transport.is_closing():
+                self._transport.set_write_buffer_limits()
+            self._tell_sent()
 
     def _cut_slow_client(self) -> None:
         self._shell.counts.slow_clients += 1

@@ -70,7 +70,7 @@ class Exchange:
         self.peer = connection.peer
         """Address and port of the other end of the connection."""
         self.received_at = request.received_at
-        """Loop time of the first byte."""
+        """When the first byte was read, on the clock of stamps."""
         self.keep_alive = request.keep_alive
         self.is_http10 = request.is_http10
         self.on_disconnect: Callable[[], None] | None = None
@@ -170,6 +170,10 @@ class Exchange:
             connection.send(data)
         self._over()
         connection.cut(is_delimited=is_delimited)
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """Call `then` once when what was written was handed to the kernel, or the connection is gone: now or later."""
+        self._connection.when_sent(then)
 
     def flush(self) -> None:
         """Send what this tick has gathered; called by the outbox."""

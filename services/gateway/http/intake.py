@@ -53,6 +53,10 @@ class Intake:
                 return None
             self._feed(now)
 
+    def take_unfinished(self) -> Request | None:
+        """Return the request under way, once, where its head is whole; `next` must not be called after."""
+        return self._parser.take_unfinished()
+
     def take_continue_due(self) -> bool:
         """Whether the client waits for `100 Continue`; True once for a request."""
         is_due, self._parser.is_continue_due = self._parser.is_continue_due, False

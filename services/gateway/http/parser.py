@@ -106,6 +106,11 @@ class RequestParser:
         if self.phase is not _BETWEEN:
             self._bound_unfinished_field(len(data))
 
+    def take_unfinished(self) -> Request | None:
+        """Return the request under way, once, where its head is whole; nothing may be fed after."""
+        request, self._request = self._request, None
+        return request
+
     def drop_body(self) -> None:
         """Free what was held; nothing may be fed after."""
         self._body = b""
@@ -180,9 +185,6 @@ class RequestParser:
         is_http10 = version == "1.0"
         if not is_http10 and headers.raw(b"host") is None:
             raise RequestRefused(400, "The header field host is missing.")
-        self._judge_body(headers, is_http10=is_http10)
-        self._is_upgrade = llhttp.should_upgrade()
-        self.phase = _BODY
         self._request = Request(
             method=method,
             path=path,
@@ -192,6 +194,9 @@ class RequestParser:
             keep_alive=llhttp.should_keep_alive(),
             is_http10=is_http10,
         )
+        self._judge_body(headers, is_http10=is_http10)
+        self._is_upgrade = llhttp.should_upgrade()
+        self.phase = _BODY
 
     def _take_headers(self) -> Headers:
         settings, lines = self._settings, self._lines

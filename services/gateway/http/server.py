@@ -14,7 +14,15 @@ from services.gateway.http.listeners import (
     tls_context,
 )
 from services.gateway.http.settings import HttpSettings
-from services.gateway.http.shell import ErrorBody, Handler, HttpCounts, Shell, plain_error
+from services.gateway.http.shell import (
+    ErrorBody,
+    Handler,
+    HttpCounts,
+    OnUnserved,
+    Shell,
+    not_told,
+    plain_error,
+)
 
 _POLL_S = 0.02
 _IDLE_GRACE_S = 0.5
@@ -31,12 +39,14 @@ class HttpServer:
         *,
         max_body_bytes: int,
         error_body: ErrorBody = plain_error,
+        on_unserved: OnUnserved = not_told,
     ) -> None:
         """A body over `max_body_bytes` is refused with 413, before it is read where Content-Length tells."""
         self._settings = settings
         self._max_body_bytes = max_body_bytes
         self._handler = handler
         self._error_body = error_body
+        self._on_unserved = on_unserved
         self._shell: Shell | None = None
         self._servers: list[asyncio.Server] = []
         self._port = 0
@@ -66,7 +76,11 @@ class HttpServer:
         settings, loop = self._settings, asyncio.get_running_loop()
         tls = tls_context(settings)
         shell = Shell(
-            settings, self._handler, self._error_body, loop, max_body_bytes=self._max_body_bytes
+            settings,
+            self._handler,
+            self._error_body,
+            on_unserved=self._on_unserved,
+            max_body_bytes=self._max_body_bytes,
         )
         shell.max_connections = connections_allowed(settings.max_connections)
         if sock is None:

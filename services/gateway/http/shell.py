@@ -6,10 +6,13 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from services.gateway.http.headers import Headers
 from services.gateway.http.heads import Heads
+from services.gateway.http.parser import RequestRefused
 from services.gateway.http.settings import HttpSettings
+from shared.clock import stamp_clock
 
 if TYPE_CHECKING:
     from services.gateway.http.connection import Connection
@@ -26,6 +29,48 @@ def plain_error(status: int, message: str) -> tuple[str, bytes]:
     """Return the message as a line of text."""
     del status
     return "text/plain; charset=utf-8", message.encode() + b"\n"
+
+
+class Asked(Protocol):
+    """A request as far as its head."""
+
+    @property
+    def method(self) -> str:
+        """Upper case."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Decoded, without the query."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """Of the head."""
+        ...
+
+    @property
+    def received_at(self) -> float:
+        """When its first byte was read."""
+        ...
+
+
+class Farewell(NamedTuple):
+    """What whoever accounts for requests wants of one that ends without the handler."""
+
+    headers: list[tuple[str, str]]
+    """For the answer, if there is one."""
+    when_sent: Callable[[], None]
+    """See `Exchange.when_sent`."""
+
+
+OnUnserved = Callable[[Asked, RequestRefused | None], Farewell | None]
+"""Gets a request whose head was whole and that the handler will not see: refused, or (None) its client has left. Must not raise."""
+
+
+def not_told(asked: Asked, refusal: RequestRefused | None) -> None:
+    """Account for nothing."""
+    del asked, refusal
 
 
 class HttpCounts:
@@ -71,6 +116,28 @@ class Outbox:
             exchange.flush()
 
 
+class Drains:
+    """Tells when the last byte of an answer was handed to the kernel, for all connections of a tick at once.
+
+    uvloop writes at the end of a tick what was written in it, so the first look is in the next one.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[Connection] = []
+
+    def add(self, connection: Connection) -> None:
+        """Have the connection look soon whether all of it is out."""
+        if not self._waiting:
+            self._loop.call_soon(self._look)
+        self._waiting.append(connection)
+
+    def _look(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            connection.look_if_sent()
+
+
 class Turns:
     """Has what holds the loop for long happen one by one, and for half of the time at most.
 
@@ -103,17 +170,21 @@ class Shell:
         settings: HttpSettings,
         handler: Handler,
         error_body: ErrorBody,
-        loop: asyncio.AbstractEventLoop,
         *,
+        on_unserved: OnUnserved,
         max_body_bytes: int,
     ) -> None:
+        loop = asyncio.get_running_loop()
         self.settings = settings
         self.max_body_bytes = max_body_bytes
         self.handler = handler
         self.error_body = error_body
+        self.on_unserved = on_unserved
         self.loop = loop
+        self.stamp = stamp_clock()
         self.heads = Heads()
         self.outbox = Outbox(loop)
+        self.drains = Drains(loop)
         self.turns = Turns(loop)
         self.counts = HttpCounts()
         self.connections: set[Connection] = set()

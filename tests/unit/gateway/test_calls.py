@@ -16,7 +16,7 @@ from services.gateway.phases import (
     PartEvent,
     PartPhase,
 )
-from services.gateway.reception import label, trace
+from services.gateway.reception import label
 from services.gateway.routing import RouteReason
 from services.gateway.streams import LossReason
 from shared.errors import (
@@ -157,26 +157,3 @@ def test_a_callers_own_id_is_taken_as_a_label(text):
 @pytest.mark.parametrize("text", [None, "", "a b", "a\nb", "é", "x" * 129, "<script>", "\x00"])
 def test_what_would_garble_logs_is_no_label(text):
     assert "" == label(text)
-
-
-PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ({}, {}),
-        ({"tracestate": "a=1"}, {}),
-        ({"traceparent": "nonsense"}, {}),
-        ({"traceparent": PARENT + "-x"}, {}),
-        ({"traceparent": PARENT}, {"traceparent": PARENT}),
-        (
-            {"traceparent": PARENT, "tracestate": "a=1"},
-            {"traceparent": PARENT, "tracestate": "a=1"},
-        ),
-        ({"traceparent": PARENT, "tracestate": "a" * 513}, {"traceparent": PARENT}),
-        ({"traceparent": PARENT, "tracestate": "a\n"}, {"traceparent": PARENT}),
-    ],
-)
-def test_only_a_well_formed_trace_context_is_passed_on(headers, expected):
-    assert expected == trace(headers.get)

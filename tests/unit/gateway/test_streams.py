@@ -38,7 +38,7 @@ class Reader:
         self.last = last
         self.no = self.table.open(E, self.sink)
 
-    def sink(self, item: Delta) -> None:
+    def sink(self, item: Delta, now: float) -> None:
         self.got.append(item.seq)
         if item.seq == self.last:
             self.table.close(self.no, now=0.0)
@@ -69,7 +69,8 @@ def test_the_answer_fills_the_gap():
     reader.feed(0, 2, 3)
 
     effects = reader.table.on_resent(
-        Resent(engine=E, stream=reader.no, deltas=[delta(reader.no, s) for s in (1, 2, 3, 4)])
+        Resent(engine=E, stream=reader.no, deltas=[delta(reader.no, s) for s in (1, 2, 3, 4)]),
+        now=0.0,
     )
 
     assert [] == effects
@@ -99,7 +100,7 @@ def test_gone_deltas_lose_the_stream():
     reader = Reader()
     reader.feed(0, 2)
 
-    effects = reader.table.on_resent(Resent(engine=E, stream=reader.no, gone=True))
+    effects = reader.table.on_resent(Resent(engine=E, stream=reader.no, gone=True), now=0.0)
 
     assert [StreamLost(E, reader.no, LossReason.GONE)] == effects
     assert 0 == len(reader.table)
@@ -118,7 +119,7 @@ def test_an_answer_that_does_not_fill_the_gap_asks_again():
     reader = Reader()
     reader.feed(0, 2)
 
-    effects = reader.table.on_resent(Resent(engine=E, stream=reader.no, deltas=[]))
+    effects = reader.table.on_resent(Resent(engine=E, stream=reader.no, deltas=[]), now=0.0)
 
     assert [AskResend(E, reader.no, 1)] == effects
 
@@ -130,7 +131,7 @@ def test_questions_that_late_deltas_answer_first_are_not_in_vain():
     for seq in range(1, 21, 2):
         reader.feed(seq, seq + 3)
         answer = Resent(engine=E, stream=reader.no, deltas=[delta(reader.no, seq)])
-        effects = reader.table.on_resent(answer)
+        effects = reader.table.on_resent(answer, now=0.0)
         assert [AskResend(E, reader.no, seq + 2)] == effects
 
     assert list(range(21)) == reader.got
@@ -201,7 +202,8 @@ def test_the_sink_may_close_its_stream_in_the_middle_of_a_repair():
     reader.feed(0, 2, 3)
 
     reader.table.on_resent(
-        Resent(engine=E, stream=reader.no, deltas=[delta(reader.no, s) for s in (1, 2, 3)])
+        Resent(engine=E, stream=reader.no, deltas=[delta(reader.no, s) for s in (1, 2, 3)]),
+        now=0.0,
     )
 
     assert [0, 1, 2] == reader.got
@@ -231,7 +233,7 @@ def test_a_quiet_stream_is_asked_about_ever_less_often():
         for effect in reader.table.tick(now=float(second)):
             assert isinstance(effect, AskResend)
             asked.append(second)
-            reader.table.on_resent(Resent(engine=E, stream=reader.no, deltas=[]))
+            reader.table.on_resent(Resent(engine=E, stream=reader.no, deltas=[]), now=0.0)
 
     assert [4, 12, 28, 60] == asked
 
@@ -268,7 +270,7 @@ def test_loss_doubling_and_disorder_never_show(seed, count, loss, doubled):
     def answer() -> None:
         ask = questions.pop(0)
         rest = everything[ask.from_seq :]
-        note(reader.table.on_resent(Resent(engine=E, stream=ask.stream, deltas=rest)))
+        note(reader.table.on_resent(Resent(engine=E, stream=ask.stream, deltas=rest), now=0.0))
 
     for item in wire:
         note(reader.table.on_batch(batch(item), now=0.0))
