@@ -22,6 +22,7 @@ from services.gateway.running import RunningCall
 from services.gateway.service import Door, GatewayService
 from services.gateway.settings import GatewaySettings
 from services.gateway.wiring import http_door, nats_door
+from shared.boot import boot_id
 from shared.health import HealthState
 from shared.ids import RequestId, ServiceName, TenantId, new_engine_id, new_gateway_id
 from shared.keys import KeyFile
@@ -31,7 +32,6 @@ from shared.runtime import Runtime
 from shared.vloop import run_virtual
 
 SERVICE = ServiceName("m")
-BOOT = "sim"
 DOOR = DoorNames("test", "x-request-id", "x-headrace-timing")
 Scenario = Callable[["GatewayWorld"], Awaitable[None]]
 
@@ -175,7 +175,7 @@ class GatewayWorld:
         callers = await MemoryBus.join(self.hub, group=self.group, name="gateway-callers")
         settings = msgspec.convert(fields, GatewaySettings)
         service = GatewayService(
-            settings, bus, runtime, gateway=gateway, boot=BOOT, keys=keys or KeyFile(None)
+            settings, bus, runtime, gateway=gateway, boot=boot_id(), keys=keys or KeyFile(None)
         )
         doors: list[Door] = [nats_door(callers.wire, service, gateway=gateway), *also]
         if with_http:
@@ -193,8 +193,15 @@ class GatewayWorld:
         self._runtimes[index].health.move(HealthState.DRAINING)
         self._runtimes[index].stop.set()
 
-    async def add_engine(self, *, max_waiting: int = 512, **fake) -> EngineHandle:
-        """Start an engine and wait until all gateways see it ready."""
+    async def add_engine(
+        self,
+        *,
+        max_waiting: int = 512,
+        make: Callable[[FakeSettings], FakeEngine] = FakeEngine,
+        boot: str | None = None,
+        **fake,
+    ) -> EngineHandle:
+        """Start an engine and wait until all gateways see it ready; `boot`: of another host's kernel."""
         settings = EngineSettings(
             service=SERVICE,
             backend="fake",
@@ -203,7 +210,7 @@ class GatewayWorld:
         )
         ready = [gateway.lookout.ready() for gateway in self.gateways]
         started: asyncio.Future[EngineHandle] = self.loop.create_future()
-        task = self.group.create_task(self._live(settings, started))
+        task = self.group.create_task(self._live(settings, make, boot, started))
         handle = await started
         handle.task = task
         self.engines.append(handle)
@@ -215,14 +222,22 @@ class GatewayWorld:
         )
         return handle
 
-    async def _live(self, settings: EngineSettings, started: asyncio.Future[EngineHandle]) -> None:
+    async def _live(
+        self,
+        settings: EngineSettings,
+        make: Callable[[FakeSettings], FakeEngine],
+        boot: str | None,
+        started: asyncio.Future[EngineHandle],
+    ) -> None:
         """Be an engine's process: what runs in it ends with it."""
         with _ended():
             async with asyncio.TaskGroup() as group:
                 runtime = Runtime(group)
                 bus = await MemoryBus.join(self.hub, group=group, name="engine")
-                backend = FakeEngine(settings.fake)
+                backend = make(settings.fake)
                 service = EngineService(settings, backend, bus, engine=new_engine_id(), host="sim")
+                if boot is not None:
+                    service._boot = boot
                 started.set_result(EngineHandle(service, backend, bus, runtime))
                 await service.run(runtime)
                 raise _Over

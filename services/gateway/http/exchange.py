@@ -172,7 +172,7 @@ class Exchange:
         connection.cut(is_delimited=is_delimited)
 
     def when_sent(self, then: Callable[[], None]) -> None:
-        """Call `then` once when what was written was handed to the kernel, or the connection is gone: now or later."""
+        """Call `then` once when what was written was handed to the kernel (under TLS: to its layer), or the connection is gone."""
         self._connection.when_sent(then)
 
     def flush(self) -> None:

@@ -22,6 +22,7 @@ SLACK_US = 2_000
 """By so much a moment of an engine with our clock may lie outside what was seen here; more, and its clock is not ours."""
 US = 1e6
 _LONG_S = 1e9
+"""Longer than anything lasts."""
 
 RECEIVE, ADMIT, ROUTE, PREFILL, DECODE, DELIVER = (
     STAGES.index(stage)
@@ -152,7 +153,7 @@ def _is_sound(spent: Spent) -> bool:
     return (
         len(spent.us) == len(ENGINE_STAGES)
         and min(spent.us) >= 0
-        and spent.until - spent.received_at >= 0  # false also for what is no number
+        and 0.0 <= spent.until - spent.received_at < _LONG_S  # false also for what is no number
     )
 
 
