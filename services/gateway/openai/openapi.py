@@ -165,6 +165,13 @@ def _generation(operation: str, summary: str, limits: RequestLimits) -> Json:
                 {"type": "string"},
                 "The caller's own label of the request; comes back in the answer's headers.",
             ),
+            _header(
+                "X-Headrace-Timing",
+                {"type": "string", "enum": ["1"]},
+                "Asks where the time went: a `Server-Timing` header, in streams a comment before the last event.",
+            ),
+            _header("traceparent", {"type": "string"}, "W3C trace context."),
+            _header("tracestate", {"type": "string"}, "W3C trace context."),
         ],
     }
 
