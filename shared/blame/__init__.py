@@ -8,7 +8,7 @@ from shared.blame.groups import BlockerTotal, Group
 from shared.blame.report import Blame, Part, Quantile, blame
 from shared.blame.skew import Skew, Trait
 from shared.blame.window import LedgerWindow
-from shared.blame.words import sentences
+from shared.blame.words import because, sentences
 
 __all__ = [
     "Blame",
@@ -19,6 +19,7 @@ __all__ = [
     "Quantile",
     "Skew",
     "Trait",
+    "because",
     "blame",
     "sentences",
 ]

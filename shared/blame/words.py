@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from shared.blame.groups import BlockerTotal, Group
@@ -21,8 +21,8 @@ CLOSE = 1.1
 """A p99 within a tenth of the p50 needs no explanation."""
 LONGER = 1.25
 """Answers or prompts that are longer by a quarter are the reason given; else it is the time for each token."""
-Reason = Callable[[Group, Group], str]
-"""From the slow group and the usual one to what was different."""
+Reason = Callable[[Group, Group | None], str]
+"""From the slow group and the usual one, if known, to what was different."""
 OUTCOME_WORDS = {
     Outcome.LEFT: "left by their clients",
     Outcome.REFUSED: "refused",
@@ -33,12 +33,12 @@ OUTCOME_WORDS = {
 }
 
 
-def sentences(blame: Blame) -> list[str]:
-    """Return what an operator is told, the most important first; never empty."""
+def sentences(blame: Blame, names: Mapping[str, str] | None = None) -> list[str]:
+    """Return what an operator is told, the most important first; never empty. `names`: what people call engines, by id."""
     if not blame.requests:
         return ["No request ended in this window."]
     said = [_few(blame), *_wall(blame), _compute(blame)]
-    said += [_skew(skew) for skew in blame.skews[:2]]
+    said += [_skew(skew, names or {}) for skew in blame.skews[:2]]
     said += [_first_token(blame), _unfinished(blame)]
     return [one for one in said if one]
 
@@ -74,22 +74,35 @@ def _explained(near: Quantile, median: Group) -> str:
     return f"{text}: {reason}" if reason else text
 
 
-def because(stage: Stage, slow: Group, usual: Group) -> str:
-    """Return what a group spent so much more time on in a stage than the usual one; empty where the ledgers do not tell."""
+def because(stage: Stage, slow: Group, usual: Group | None) -> str:
+    """Return what a group spent so much time on in a stage, compared with the usual one if there is one; empty where nothing tells."""
     return REASONS[stage](slow, usual)
 
 
-def _decode(slow: Group, usual: Group) -> str:
+def _beside(usual_tokens: float | None) -> str:
+    return f", {count(usual_tokens)} around the median" if usual_tokens is not None else ""
+
+
+def _decode(slow: Group, usual: Group | None) -> str:
+    tokens = f"{count(slow.completion_tokens)} tokens an answer"
+    if usual is None:
+        return f"{tokens}, {_pace(slow)}"
     if slow.completion_tokens > LONGER * usual.completion_tokens:
-        return f"answers of {count(slow.completion_tokens)} tokens, {count(usual.completion_tokens)} around the median"
-    pace, usual_pace = (one.us[DECODE] / max(1.0, one.completion_tokens) for one in (slow, usual))
-    return (
-        f"{duration(pace)} a token in batches of {count(slow.batch_size)}, "
-        f"{duration(usual_pace)} in batches of {count(usual.batch_size)} around the median"
-    )
+        return f"{tokens}{_beside(usual.completion_tokens)}"
+    if _token_us(slow) > LONGER * _token_us(usual):
+        return f"{_pace(slow)}, {_pace(usual)} around the median"
+    return f"{tokens}, {_pace(slow)}"
 
 
-def _decode_wait(slow: Group, _: Group) -> str:
+def _token_us(some: Group) -> float:
+    return some.us[DECODE] / max(1.0, some.completion_tokens)
+
+
+def _pace(some: Group) -> str:
+    return f"{duration(_token_us(some))} a token in batches of {count(some.batch_size)}"
+
+
+def _decode_wait(slow: Group, _: Group | None) -> str:
     of = f"of {several(slow.requests, 'slow request')}"
     reasons = []
     if slow.held_up:
@@ -100,15 +113,15 @@ def _decode_wait(slow: Group, _: Group) -> str:
     return "; ".join(reasons)
 
 
-def _prefill(slow: Group, usual: Group) -> str:
-    return f"{count(slow.prefill_tokens)} prompt tokens computed, {count(usual.prefill_tokens)} around the median"
+def _prefill(slow: Group, usual: Group | None) -> str:
+    return f"{count(slow.prefill_tokens)} prompt tokens computed{_beside(usual.prefill_tokens if usual else None)}"
 
 
-def _tokenize(slow: Group, usual: Group) -> str:
-    return f"prompts of {count(slow.prompt_tokens)} tokens, {count(usual.prompt_tokens)} around the median"
+def _tokenize(slow: Group, usual: Group | None) -> str:
+    return f"{count(slow.prompt_tokens)} prompt tokens{_beside(usual.prompt_tokens if usual else None)}"
 
 
-def _route(slow: Group, _: Group) -> str:
+def _route(slow: Group, _: Group | None) -> str:
     if not slow.moved:
         return "finding and reaching an engine"
     return f"{slow.moved} of {several(slow.requests, 'slow request')} lost an engine on the way"
@@ -153,10 +166,11 @@ def _compute(blame: Blame) -> str:
     )
 
 
-def _skew(skew: Skew) -> str:
+def _skew(skew: Skew, names: Mapping[str, str]) -> str:
     match skew.trait:
         case Trait.ENGINE:
-            who = f"Engine {skew.value}"
+            name = names.get(skew.value, "")
+            who = f"Engine {name} ({skew.value})" if name else f"Engine {skew.value}"
         case Trait.VERSION:
             who = f"Version {skew.value}"
         case Trait.CLASS:

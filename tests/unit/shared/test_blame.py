@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.blame import LedgerWindow, Trait, blame, sentences
@@ -127,7 +127,8 @@ def test_after_a_loss_behind_the_first_token_nobody_can_tell_what_lay_before_it(
     assert until_first(lost) is None
 
 
-@given(st.lists(st.lists(st.integers(0, 10**7), min_size=12, max_size=12), min_size=1, max_size=80))
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(0, 10**7), min_size=12, max_size=12), min_size=1, max_size=30))
 def test_shares_sum_to_one_and_parts_to_the_mean_of_the_group(rows):
     ledgers = [ledger(n, wall_us=sum(us), us=us, ttft_us=0) for n, us in enumerate(rows)]
 
@@ -143,6 +144,7 @@ def test_shares_sum_to_one_and_parts_to_the_mean_of_the_group(rows):
     assert sentences(report)
 
 
+@settings(max_examples=50)
 @given(st.integers(1, 3000), st.sampled_from([0.5, 0.95, 0.99]))
 def test_the_rank_is_the_smallest_that_covers_the_share(size, share):
     rank = nearest_rank(size, share)
@@ -177,7 +179,7 @@ def test_strata_have_no_gap_between_them():
 def test_beyond_the_bound_a_uniform_sample_is_kept_and_the_counts_stay_exact():
     rng = random.Random(3)
     sampled = LedgerWindow(max_finished=500, max_unfinished=10)
-    for n in range(20_000):
+    for n in range(5_000):
         sampled.add(ledger(n, parts={"decode": rng.expovariate(0.01)}))
         sampled.add(ledger(n, outcome=Outcome.REFUSED))
 
@@ -185,7 +187,7 @@ def test_beyond_the_bound_a_uniform_sample_is_kept_and_the_counts_stay_exact():
 
     assert (500, 10) == (len(sampled.finished), len(sampled.unfinished))
     assert sampled.is_sampled
-    assert {Outcome.FINISHED: 20_000, Outcome.REFUSED: 20_000} == report.outcomes
+    assert {Outcome.FINISHED: 5_000, Outcome.REFUSED: 5_000} == report.outcomes
     assert report.wall[0].us == pytest.approx(69_300, rel=0.15)
     late = sum(one.began_unix_us > sampled.finished[0].began_unix_us for one in sampled.finished)
     assert 0 < late < 500
@@ -195,7 +197,7 @@ def test_a_flood_of_refusals_leaves_the_served_ones_in_place():
     flooded = LedgerWindow(max_finished=100, max_unfinished=10)
     for one in usual(50):
         flooded.add(one)
-    for n in range(5000):
+    for n in range(1000):
         flooded.add(ledger(n, outcome=Outcome.REFUSED))
 
     assert usual(50) == flooded.finished
@@ -238,7 +240,7 @@ def test_long_answers_are_no_fault_of_decoding():
 
     said = sentences(blame(window(*usual(97), *slow)))[0]
 
-    assert "decode: answers of 677 tokens, 8 around the median." in said
+    assert "decode: 677 tokens an answer, 8 around the median." in said
 
 
 def test_two_stages_that_share_a_difference_are_both_named():
