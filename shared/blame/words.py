@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from shared.blame.groups import BlockerTotal, Group
+from shared.blame.groups import Group
 from shared.blame.report import Blame, Part, Quantile
 from shared.blame.skew import Skew, Trait
 from shared.messages import STAGES, Outcome, Stage
 from shared.quantities import count, duration, enumerated, percent, several
 
 DECODE = STAGES.index(Stage.DECODE)
+DECODE_WAIT = STAGES.index(Stage.DECODE_WAIT)
 FEW = 20
 """With fewer requests a quantile is one request's own story."""
 MAIN_SHARE = 0.6
@@ -60,7 +61,7 @@ def _wall(blame: Blame) -> list[str]:
         return [f"{head}: no request is much slower than the usual one."]
     said = [f"{head}; {_explained(last, median.around)}."]
     if last.around.held_up and last.worst[0].stage is Stage.DECODE_WAIT:
-        said.append(_blocker(last.around.blockers[0], blame))
+        said.append(_blocker(last.around, blame))
     return said
 
 
@@ -147,10 +148,13 @@ REASONS: dict[Stage, Reason] = {
 }
 
 
-def _blocker(worst: BlockerTotal, blame: Blame) -> str:
+def _blocker(slow: Group, blame: Blame) -> str:
+    worst = slow.blockers[0]
     tokens = blame.prompt_tokens.get(worst.request, 0)
     prompt = f" with a prompt of {count(tokens)} tokens" if tokens else ""
-    return f"Most of that by {worst.request}{prompt}: {duration(worst.us)} in all."
+    waited_us = slow.us[DECODE_WAIT] * slow.requests
+    head = "Most of that by" if worst.us > waited_us / 2 else "The worst of them was"
+    return f"{head} {worst.request}{prompt}: {duration(worst.us)} in all."
 
 
 def _compute(blame: Blame) -> str:

@@ -26,6 +26,7 @@ from shared.messages import (
 )
 
 SPAN_S = 10.0
+MIN_SPAN_S = 0.1
 FORGET_S = 60.0
 """How long one that fell silent is still shown."""
 MAX_REQUESTS = 20_000
@@ -89,6 +90,10 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     tracers: list[Beating[TracerHeartbeat]]
 
 
+def _span_s(since: float, now: float) -> float:
+    return min(SPAN_S, max(MIN_SPAN_S, now - since))
+
+
 class _Roll(Generic[B]):
     """The latest beats of a kind, and when each was heard."""
 
@@ -109,6 +114,8 @@ class Pulse:
 
     def __init__(self, began: float) -> None:
         self._began = began
+        self.requests_since = began
+        """From when on it has heard of all requests; earlier than `began` where those of the past were told too."""
         self._ended: Counter[tuple[int, ServiceName, Outcome]] = Counter()
         self._requests: deque[tuple[float, Found]] = deque(maxlen=MAX_REQUESTS)
         self._steps: dict[EngineId, deque[tuple[float, StepSummary]]] = {}
@@ -147,13 +154,14 @@ class Pulse:
     def now(self, now: float) -> Now:
         """Forget what is older than these seconds and return the picture of the rest."""
         self._forget(now - SPAN_S)
-        span_s = min(SPAN_S, max(1.0, now - self._began))
+        span_s = _span_s(self.requests_since, now)
+        steps_span_s = _span_s(self._began, now)
         engines = self._engines.beating(now)
         engines.sort(key=lambda one: (one.beat.service, one.beat.name, one.beat.engine))
         return Now(
             span_s=span_s,
             services=self._services(span_s, {one.beat.service for one in engines}),
-            engines=[(one, self._stepping(one.beat.engine, span_s)) for one in engines],
+            engines=[(one, self._stepping(one.beat.engine, steps_span_s)) for one in engines],
             gateways=sorted(self._gateways.beating(now), key=lambda one: one.beat.gateway),
             tracers=sorted(self._tracers.beating(now), key=lambda one: one.beat.tracer),
         )

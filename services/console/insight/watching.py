@@ -25,7 +25,7 @@ Show = Callable[[str], None]
 async def listen(desk: Desk) -> Pulse:
     """Begin to hear everybody; the requests of the last seconds are heard already. Raises `BusError`."""
     clock = asyncio.get_running_loop().time
-    pulse = Pulse(clock() - SPAN_S)
+    pulse = Pulse(clock())
     bus = desk.bus
 
     def on_ledgers(batch: LedgerBatch) -> None:
@@ -50,6 +50,7 @@ async def _recall(desk: Desk, pulse: Pulse) -> None:
             pulse.hear_request(found, now - min(SPAN_S, max(0.0, age_s)))
     except NoHistory:  # then the first pictures show less
         return
+    pulse.requests_since = now - SPAN_S
 
 
 async def watch(

@@ -333,5 +333,5 @@ def test_top_goes_on_with_what_ends_while_it_watches(capsys):
     rates = [
         line.split()[1] for one in pictures for line in one.splitlines() if line.startswith("tiny")
     ]
-    assert "0.3" == rates[-1]
+    assert "1.0" == rates[-1]
     assert GATEWAY in pictures[-1]

@@ -220,6 +220,15 @@ def test_words_name_the_stage_the_blocker_and_its_prompt():
     ]
 
 
+def test_of_many_blockers_none_is_said_to_have_done_most():
+    parts = {"prefill": 20, "decode": 90, "decode_wait": 1000}
+    slow = [ledger(n, parts=parts, blocked_by=[blocked(n - 100, 1000)]) for n in range(100, 103)]
+
+    said = sentences(blame(window(*usual(97), *slow)))
+
+    assert said[1].startswith("The worst of them was chatcmpl-000000000000000000000000 ")
+
+
 def test_words_tell_preemption_from_being_held_up():
     parts = {"prefill": 20, "decode": 90, "decode_wait": 900}
     slow = [ledger(n, parts=parts, preemptions=1, recomputed_tokens=600) for n in range(100, 103)]
