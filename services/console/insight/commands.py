@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from services.console import output
+from services.console.connection import on_bus
 from services.console.fleet.instance import BusAddress
 from services.console.insight import tracing
 from services.console.insight.blame_table import table
-from services.console.insight.desk import KEPT_S, Desk, at_desk
+from services.console.insight.desk import KEPT_S, Desk
 from services.console.insight.found import Found, told
 from services.console.insight.keyboard import keys
 from services.console.insight.lines import HEAD, Wanted, log_line
@@ -24,6 +25,7 @@ from shared.blame import Blame, LedgerWindow, sentences
 from shared.blame import blame as explain
 from shared.clock import unix_time_s
 from shared.quantities import duration
+from shared.typedbus import TypedBus
 
 
 class BlameDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +42,11 @@ Reading = Callable[[Desk, argparse.Namespace], Awaitable[int]]
 
 def run(reading: Reading, options: argparse.Namespace, address: BusAddress) -> int:
     """Connect, carry out one command, and return the exit code: 0 found, 1 nothing found. Raises `HeadraceError`."""
-    name = f"headrace {options.command}"
-    return asyncio.run(at_desk(address, lambda desk: reading(desk, options), name=name))
+
+    async def use(bus: TypedBus) -> int:
+        return await reading(await Desk.open(bus), options)
+
+    return asyncio.run(on_bus(address, use, name=f"headrace {options.command}"))
 
 
 async def trace(desk: Desk, options: argparse.Namespace) -> int:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
-from services.console.fleet.instance import BusAddress
 from services.console.insight.found import Found, founds
 from shared.bus import Subscription
-from shared.errors import HeadraceError, UserError
+from shared.errors import UserError
 from shared.history import History
 from shared.ids import EngineId
 from shared.messages import HEARTBEAT_S, EngineHeartbeat, LedgerBatch
-from shared.natsbus import NatsBus
-from shared.settings import NatsSettings, Secret
 from shared.typedbus import TypedBus
 
-T = TypeVar("T")
-
-CONNECT_S = 3.0
 LISTEN_S = 1.2 * HEARTBEAT_S
 """A beat of everybody who is alive, with room for a late one."""
 KEPT_S = 3600.0
@@ -100,31 +94,3 @@ class Desk:
         """Return when everybody alive must have been heard."""
         passed_s = asyncio.get_running_loop().time() - self._opened_at
         await asyncio.sleep(max(0.0, LISTEN_S - passed_s))
-
-
-async def at_desk(address: BusAddress, use: Callable[[Desk], Awaitable[T]], *, name: str) -> T:
-    """Connect, do something, and close. Raises `UserError` where no bus answers, and whatever `use` raises."""
-    settings = NatsSettings(
-        url=address.url,
-        user="console",
-        password=Secret(address.password),
-        connect_timeout_s=CONNECT_S,
-    )
-    try:
-        async with asyncio.TaskGroup() as group:
-            bus = await NatsBus.connect(settings, group=group, name=name)
-            try:
-                return await use(await Desk.open(bus))
-            finally:
-                await bus.close()
-    except BaseExceptionGroup as failed:
-        raise _ours(failed) from failed
-
-
-def _ours(failed: BaseExceptionGroup) -> BaseException:
-    """Return the error of ours in a group, which says what to change; else the group."""
-    _, others = failed.split(HeadraceError)
-    first: BaseException = failed
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return failed if others else first
