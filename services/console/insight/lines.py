@@ -32,7 +32,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         if not self.stage:
             return True
         mine = ledger.us[STAGES.index(self.stage)]
-        return mine > 0 and mine >= min(max(ledger.us), STAGE_SHARE * ledger.wall_us)
+        return mine >= min(max(ledger.us), STAGE_SHARE * ledger.wall_us)
 
     @property
     def words(self) -> str:

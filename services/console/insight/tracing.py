@@ -59,11 +59,11 @@ async def trace(desk: Desk, wanted: str, *, token: int | None) -> Trace:
     if not wanted.strip():
         raise UserError("an empty id means no request")
     found = await _find(desk, wanted)
-    window, blockers = await _surroundings(desk, found)
+    around = await _surroundings(desk, found)
     return Trace(
         found=found,
-        usual=usual_of(window),
-        blockers=blockers,
+        usual=usual_of(around.window),
+        blockers=around.blockers,
         names=await desk.names(),
         made=await _token(desk, found, token) if token is not None else [],
     )
@@ -96,21 +96,34 @@ def _listed(found: list[Found]) -> str:
     return enumerated([*named, *([f"{more} others or more"] if more > 0 else [])])
 
 
-async def _surroundings(desk: Desk, found: Found) -> tuple[LedgerWindow, dict[RequestId, Ledger]]:
-    """Return other requests of the service, and those that held this one up."""
-    window = LedgerWindow()
-    missing = {blocker.request for blocker in found.ledger.blocked_by}
-    blockers: dict[RequestId, Ledger] = {}
-    async for other in desk.requests(service=found.service, newest_first=True):
+class Surroundings:
+    """Other requests of the service, read from the newest on: who held this one up, and what is usual."""
+
+    def __init__(self, found: Found, *, compared: int = COMPARED) -> None:
+        self._began_unix_us = found.ledger.began_unix_us
+        self._missing = {blocker.request for blocker in found.ledger.blocked_by}
+        self._compared = compared
+        self.window = LedgerWindow()
+        self.blockers: dict[RequestId, Ledger] = {}
+
+    def look(self, other: Found) -> bool:
+        """Take one; return whether no more is to be learned: what ended before this one began held nobody up."""
         ledger = other.ledger
-        if ledger.request in missing:
-            missing.discard(ledger.request)
-            blockers[ledger.request] = ledger
-        if window.seen < COMPARED:
-            window.add(ledger)
-        elif not missing or other.ended_unix_us < found.ledger.began_unix_us:
-            break  # what ended before this one began held nobody up
-    return window, blockers
+        if ledger.request in self._missing:
+            self._missing.discard(ledger.request)
+            self.blockers[ledger.request] = ledger
+        if self.window.seen < self._compared:
+            self.window.add(ledger)
+            return False
+        return not self._missing or other.ended_unix_us < self._began_unix_us
+
+
+async def _surroundings(desk: Desk, found: Found) -> Surroundings:
+    around = Surroundings(found)
+    async for other in desk.requests(service=found.service, newest_first=True):
+        if around.look(other):
+            break
+    return around
 
 
 async def _token(desk: Desk, found: Found, token: int) -> list[Made]:

@@ -9,11 +9,20 @@ from hypothesis import strategies as st
 from services.console.insight.found import Found, Search, told
 from services.console.insight.lines import HEAD, Wanted, log_line
 from services.console.insight.story import story
+from services.console.insight.tracing import Surroundings
 from services.console.insight.usual import usual_of
 from services.console.insight.waterfall import BAR_CHARS, bar, counts, heading, waterfall
 from shared.blame import LedgerWindow
 from shared.messages import STAGES, Attempt, ChoiceRecord, Ledger, Outcome, Priority, Stage
-from tests.support.requests_seen import ENGINE, GATEWAY, SERVICE, batch, blocked, ledger
+from tests.support.requests_seen import (
+    BEGAN_UNIX_US,
+    ENGINE,
+    GATEWAY,
+    SERVICE,
+    batch,
+    blocked,
+    ledger,
+)
 
 NAMES = {ENGINE: "engine-0"}
 TRACE = bytes.fromhex("4bf92f3577b34da6a3ce929d0e0e4736")
@@ -103,6 +112,31 @@ def test_an_id_that_nobody_has_finds_nothing():
 
     assert not search.look(batch(STALLED))
     assert [] == search.candidates
+
+
+# --- the requests around it
+
+
+def test_reading_ends_when_blockers_are_found_and_enough_is_compared():
+    around = Surroundings(found(ledger(50, blocked_by=[blocked(2, 10)])), compared=3)
+
+    over = [around.look(found(ledger(n))) for n in (9, 8, 7, 6, 2)]
+
+    assert [False, False, False, False, True] == over
+    assert [ledger(2).request] == list(around.blockers)
+    assert 3 == around.window.seen
+
+
+def test_reading_ends_where_nobody_can_have_held_it_up_any_more():
+    late = ledger(50, began_unix_us=BEGAN_UNIX_US + 10_000_000, blocked_by=[blocked(2, 10)])
+    around = Surroundings(found(late), compared=1)
+
+    over = [
+        around.look(found(ledger(n, began_unix_us=BEGAN_UNIX_US + began_us)))
+        for n, began_us in ((9, 10_000_000), (8, 9_950_000), (7, 9_850_000))
+    ]
+
+    assert [False, False, True] == over
 
 
 # --- the picture
@@ -252,6 +286,10 @@ def test_a_line_shows_the_longest_stage_or_the_wanted_one():
 )
 def test_a_stage_is_wanted_where_it_is_the_largest_or_a_quarter(stage, slower_ms, is_taken):
     assert is_taken == Wanted(stage=stage, slower_us=1000 * slower_ms).takes(STALLED)
+
+
+def test_a_request_without_any_time_has_no_stage():
+    assert not Wanted(stage="admit").takes(ledger(parts={}))
 
 
 # --- for other programs

@@ -98,6 +98,29 @@ def test_an_engine_that_has_the_slow_ones_is_named_and_one_among_equals_is_not()
     assert (23, 23) == (odd.skews[0].slow, odd.skews[0].of_slow)
 
 
+def test_what_chance_may_do_is_nobodys_fault():
+    """Of ten slow requests seven are of an engine that has two in five: once in twenty draws."""
+    mixed = [
+        ledger(n, engine=(ENGINE, OTHER_ENGINE)[n % 5 < 2], parts={"decode": 80 + n / 10})
+        for n in range(90)
+    ]
+    slow = [
+        ledger(n, engine=(ENGINE, OTHER_ENGINE)[n < 207], parts={"decode": 500})
+        for n in range(200, 210)
+    ]
+
+    assert [] == blame(window(*mixed, *slow)).skews
+
+
+def test_a_wait_of_some_milliseconds_for_another_is_no_hold_up():
+    parts = {"prefill": 20, "decode": 900, "decode_wait": 300}
+    slow = [
+        ledger(n, parts=parts, blocked_by=[blocked(1, 3)], preemptions=1) for n in range(100, 103)
+    ]
+
+    assert 0 == blame(window(*usual(97), *slow)).wall[-1].around.held_up
+
+
 def test_prompts_that_make_requests_slow_are_named_by_their_length():
     long = [ledger(n, parts={"prefill": 3000}, prompt_tokens=9000) for n in range(500, 520)]
 
