@@ -7,49 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 from services.console import output
+from services.console.arguments import GIB, port, positive, positive_number, size
+from services.console.insight import options as insight
 from shared.errors import HeadraceError, UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
-GIB = 1 << 30
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def size(text: str) -> int:
-    """Return bytes for `2GiB`, `512M`, `1073741824`. Raises `argparse.ArgumentTypeError`."""
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if number[-1:] in UNITS and not number[-1:].isdigit() else ""
-    try:
-        return int(float(number.removesuffix(unit)) * UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; write it as 2GiB or 512MiB"
-        ) from None
-
-
-def positive(text: str) -> int:
-    """Return a whole number above zero. Raises `argparse.ArgumentTypeError`."""
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def positive_number(text: str) -> float:
-    """Return a finite number above zero. Raises `argparse.ArgumentTypeError`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def port(text: str) -> int:
-    """Return a TCP port. Raises `argparse.ArgumentTypeError`."""
-    if not text.isdigit() or not 1 <= int(text) <= 65535:  # noqa: PLR2004 -- TCP's number
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
-    return int(text)
 
 
 def _server(parser: argparse.ArgumentParser) -> None:
@@ -298,6 +261,10 @@ Declare = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[str, Declare]] = {
     "up": ("start a platform on this machine and serve until Ctrl-C", _up),
     "status": ("show engines, gateways and tracers of a running platform", _status),
+    "top": ("watch requests, stages and engines live", insight.top),
+    "blame": ("say which stage explains the slow requests of a service", insight.blame),
+    "logs": ("list the requests of a service, a line each", insight.logs),
+    "trace": ("show where the time of one request went", insight.trace),
     "chat": ("talk to a model in the terminal", _chat),
     "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
     "model": ("fetch and list models", _model),

@@ -96,6 +96,19 @@ def _status(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return 0 if picture.is_serving else 1
 
 
+def _insight(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.fleet.instance import bus_of  # noqa: PLC0415
+    from services.console.insight import commands as insight  # noqa: PLC0415
+
+    reading = {
+        "trace": insight.trace,
+        "top": insight.top,
+        "logs": insight.logs,
+        "blame": insight.blame,
+    }[options.command]
+    return insight.run(reading, options, bus_of(settings.platform_folder(options.name)))
+
+
 def _model(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console import models  # noqa: PLC0415
 
@@ -127,6 +140,10 @@ COMMANDS: dict[str, Command] = {
     "chat": _chat,
     "bench": _bench,
     "status": _status,
+    "top": _insight,
+    "blame": _insight,
+    "logs": _insight,
+    "trace": _insight,
     "model": _model,
     "key": _key,
     "bus-config": _bus_config,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from itertools import islice
 
 import msgspec
+
+HOME, CLEAR_LINE, CLEAR_BELOW, CLEAR_ALL = "\033[H", "\033[K", "\033[J", "\033[2J"
 
 
 def line(text: str = "") -> None:
@@ -42,6 +46,34 @@ def progress_done() -> None:
 def json_document(value: object) -> None:
     """Write a value as indented JSON."""
     line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def json_line(value: object) -> None:
+    """Write a value as JSON on one line."""
+    line(msgspec.json.encode(value).decode())
+
+
+def is_terminal() -> bool:
+    """Return whether results go to a person's terminal."""
+    return sys.stdout.isatty()
+
+
+class Frames:
+    """Pictures that take each other's place on a terminal, cut to its size; elsewhere one block after the other."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def show(self, text: str) -> None:
+        """Write a picture."""
+        if not is_terminal():
+            line(f"\n{text}" if self._shown else text)
+        else:
+            size = shutil.get_terminal_size()
+            rows = islice(text.split("\n"), size.lines - 1)
+            cut = "".join(f"{row[: size.columns]}{CLEAR_LINE}\n" for row in rows)
+            piece(f"{HOME if self._shown else CLEAR_ALL + HOME}{cut}{CLEAR_BELOW}")
+        self._shown += 1
 
 
 def error(message: str, hint: str = "") -> None:

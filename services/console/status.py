@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from services.console.connection import on_bus
 from services.console.fleet.instance import BusAddress
 from shared.messages import (
     HEARTBEAT_S,
@@ -15,11 +16,9 @@ from shared.messages import (
     TracerHeartbeat,
 )
 from shared.natsbus import NatsBus
-from shared.settings import NatsSettings, Secret
 
 LISTEN_S = 2.5 * HEARTBEAT_S
 """Two beats of everybody who is alive, with room for a late one."""
-CONNECT_S = 3.0
 HUNG_S = 2.0
 """A step that began longer ago than this, while there is work, is worth a remark."""
 
@@ -148,19 +147,13 @@ async def observe(address: BusAddress) -> Picture:
     def on_tracer(beat: TracerHeartbeat) -> None:
         tracers[beat.tracer] = beat
 
-    settings = NatsSettings(
-        url=address.url,
-        user="console",
-        password=Secret(address.password),
-        connect_timeout_s=CONNECT_S,
-    )
-    async with asyncio.TaskGroup() as group:
-        bus = await NatsBus.connect(settings, group=group, name="headrace status")
+    async def listen(bus: NatsBus) -> None:
         await bus.subscribe(EngineHeartbeat, on_engine)
         await bus.subscribe(GatewayHeartbeat, on_gateway)
         await bus.subscribe(TracerHeartbeat, on_tracer)
         await asyncio.sleep(LISTEN_S)
-        await bus.close()
+
+    await on_bus(address, listen, name="headrace status")
     return Picture(
         engines=[
             engine_line(beat)
