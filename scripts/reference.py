@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 from services.console.cli import COMMANDS, parser  # noqa: E402 - needs the path above
 from services.engine.settings import EngineSettings  # noqa: E402
 from services.gateway.settings import GatewaySettings  # noqa: E402
+from services.tracer.settings import TracerSettings  # noqa: E402
 from shared.messages import ROUTES, Message, Route  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
@@ -147,6 +148,7 @@ def settings_page() -> str:
     for title, kind, prefix in (
         ("Gateway", GatewaySettings, "HEADRACE_GATEWAY_"),
         ("Engine", EngineSettings, "HEADRACE_ENGINE_"),
+        ("Tracer", TracerSettings, "HEADRACE_TRACER_"),
     ):
         module = title.lower()
         lines += [

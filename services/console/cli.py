@@ -97,7 +97,33 @@ def _up(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with hashed API keys (`headrace key new`)",
     )
+    _tracer(parser)
     _engines(parser)
+
+
+def _tracer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--otlp",
+        default="",
+        metavar="URL",
+        help="collector that gets traces, as http://127.0.0.1:4318 or grpc://127.0.0.1:4317",
+    )
+    parser.add_argument(
+        "--trace-policies",
+        default="",
+        metavar="FILE",
+        help="what services want of their traces (docs/how-to/tracing.md)",
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=port,
+        default=9103,
+        metavar="PORT",
+        help="loopback port of the requests' metrics (default: 9103)",
+    )
+    parser.add_argument(
+        "--no-tracer", action="store_true", help="no traces, and no metrics of requests"
+    )
 
 
 def _engines(parser: argparse.ArgumentParser) -> None:
@@ -271,7 +297,7 @@ def _bus_config(parser: argparse.ArgumentParser) -> None:
 Declare = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[str, Declare]] = {
     "up": ("start a platform on this machine and serve until Ctrl-C", _up),
-    "status": ("show engines and gateways of a running platform", _status),
+    "status": ("show engines, gateways and tracers of a running platform", _status),
     "chat": ("talk to a model in the terminal", _chat),
     "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
     "model": ("fetch and list models", _model),

@@ -7,7 +7,13 @@ import asyncio
 import msgspec
 
 from services.console.fleet.instance import BusAddress
-from shared.messages import HEARTBEAT_S, EngineHeartbeat, EngineState, GatewayHeartbeat
+from shared.messages import (
+    HEARTBEAT_S,
+    EngineHeartbeat,
+    EngineState,
+    GatewayHeartbeat,
+    TracerHeartbeat,
+)
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, Secret
 
@@ -47,11 +53,24 @@ class GatewayLine(msgspec.Struct, frozen=True):
     engines: int
 
 
+class TracerLine(msgspec.Struct, frozen=True):
+    """One tracer."""
+
+    tracer: str
+    url: str
+    ledgers: int
+    kept: int
+    exported: int
+    dropped: int
+    remark: str
+
+
 class Picture(msgspec.Struct, frozen=True):
     """Who was heard."""
 
     engines: list[EngineLine]
     gateways: list[GatewayLine]
+    tracers: list[TracerLine]
 
     @property
     def is_serving(self) -> bool:
@@ -98,16 +117,36 @@ def gateway_line(beat: GatewayHeartbeat) -> GatewayLine:
     )
 
 
+LEVELS = ("", "keeps fewer traces to save CPU", "keeps only failures to save CPU")
+
+
+def tracer_line(beat: TracerHeartbeat) -> TracerLine:
+    """Return what a person wants to know of a heartbeat."""
+    return TracerLine(
+        tracer=beat.tracer,
+        url=beat.url,
+        ledgers=beat.ledgers,
+        kept=beat.kept,
+        exported=beat.exported,
+        dropped=beat.dropped,
+        remark=LEVELS[min(beat.level, len(LEVELS) - 1)],
+    )
+
+
 async def observe(address: BusAddress) -> Picture:
     """Listen for a moment and return who was heard. Raises `UserError` where no bus answers."""
     engines: dict[str, EngineHeartbeat] = {}
     gateways: dict[str, GatewayHeartbeat] = {}
+    tracers: dict[str, TracerHeartbeat] = {}
 
     def on_engine(beat: EngineHeartbeat) -> None:
         engines[beat.engine] = beat
 
     def on_gateway(beat: GatewayHeartbeat) -> None:
         gateways[beat.gateway] = beat
+
+    def on_tracer(beat: TracerHeartbeat) -> None:
+        tracers[beat.tracer] = beat
 
     settings = NatsSettings(
         url=address.url,
@@ -119,6 +158,7 @@ async def observe(address: BusAddress) -> Picture:
         bus = await NatsBus.connect(settings, group=group, name="headrace status")
         await bus.subscribe(EngineHeartbeat, on_engine)
         await bus.subscribe(GatewayHeartbeat, on_gateway)
+        await bus.subscribe(TracerHeartbeat, on_tracer)
         await asyncio.sleep(LISTEN_S)
         await bus.close()
     return Picture(
@@ -127,11 +167,15 @@ async def observe(address: BusAddress) -> Picture:
             for _, beat in sorted(engines.items(), key=lambda item: (item[1].service, item[1].name))
         ],
         gateways=[gateway_line(beat) for _, beat in sorted(gateways.items())],
+        tracers=[tracer_line(beat) for _, beat in sorted(tracers.items())],
     )
 
 
 ENGINE_HEAD = f"{'ENGINE':<20}{'SERVICE':<16}{'STATE':<10}{'BACKEND':<9}{'RUN':>5}{'WAIT':>6}{'OF':>6}{'BLOCKS':>14}{'TOK/S':>9}{'STEP':>9}"
 GATEWAY_HEAD = f"{'GATEWAY':<20}{'URL':<32}{'STREAMS':>8}{'QUEUED':>8}{'ENGINES':>9}"
+TRACER_HEAD = (
+    f"{'TRACER':<20}{'METRICS':<36}{'LEDGERS':>9}{'KEPT':>8}{'EXPORTED':>10}{'DROPPED':>9}"
+)
 
 
 def table(picture: Picture) -> str:
@@ -147,4 +191,10 @@ def table(picture: Picture) -> str:
         f"{g.gateway:<20}{g.url:<32}{g.open_streams:>8}{g.queued:>8}{g.engines:>9}"
         for g in picture.gateways
     ] or ["  none was heard"]
+    if picture.tracers:
+        lines += ["", TRACER_HEAD]
+    lines += [
+        f"{t.tracer:<20}{t.url:<36}{t.ledgers:>9}{t.kept:>8}{t.exported:>10}{t.dropped:>9}  {t.remark}".rstrip()
+        for t in picture.tracers
+    ]
     return "\n".join(lines)

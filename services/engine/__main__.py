@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from services.engine.backends import make_backend
-from services.engine.metrics_page import serve_page
 from services.engine.ports import EngineFailedError
 from services.engine.service import EngineService
 from services.engine.settings import PREFIX, STOP_S, EngineSettings
 from shared import logs, metrics, runtime, settings
 from shared.errors import UserError
 from shared.ids import new_engine_id
+from shared.metrics_page import serve_page
 from shared.natsbus import NatsBus
 
 

@@ -70,11 +70,14 @@ def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
     )
     pids = platform.pids()
     status = command(platform.home, "status")
+    metrics = httpx.get(f"http://127.0.0.1:{platform.metrics_port}/metrics").text
     code = platform.stop()
 
     assert answer.stdout.rstrip().endswith("data: [DONE]")
     assert 0 == status.returncode, status.stdout + status.stderr
     assert 2 == status.stdout.count(" ready ")
+    assert f"http://127.0.0.1:{platform.metrics_port}/metrics" in status.stdout
+    assert "headrace_tracer_ledgers_total" in metrics
     assert 0 == code
     assert not wait_until_gone(pids)
 
@@ -162,7 +165,7 @@ def test_a_second_platform_of_the_same_name_is_refused(platform):
     assert "already runs" in result.stderr
 
 
-@pytest.mark.parametrize("option", ["--port", "--nats-port"])
+@pytest.mark.parametrize("option", ["--port", "--nats-port", "--metrics-port"])
 def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path, option):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -170,6 +173,7 @@ def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path, option)
         ports = {
             "--port": str(free_port()),
             "--nats-port": str(free_port()),
+            "--metrics-port": str(free_port()),
             option: str(taken.getsockname()[1]),
         }
         result = command(
@@ -188,6 +192,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         "up",
         "--model",
         "no-such-model",
+        "--no-tracer",
         "--port",
         str(free_port()),
         "--nats-port",
@@ -205,6 +210,7 @@ def test_an_engine_that_cannot_start_ends_the_platform_with_its_reason(tmp_path)
         "--fake-engine",
         "--engine-arg",
         "fake-no-such-setting=1",
+        "--no-tracer",
         "--port",
         str(free_port()),
         "--nats-port",

@@ -46,7 +46,7 @@ class Platform:
         home.mkdir(parents=True, exist_ok=True)
         if models is not None:
             (home / "models").symlink_to(models)
-        self.port, self.nats_port = free_port(), free_port()
+        self.port, self.nats_port, self.metrics_port = free_port(), free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.nats_url = f"nats://127.0.0.1:{self.nats_port}"
         self.output: list[str] = []
@@ -76,6 +76,8 @@ class Platform:
             str(self.port),
             "--nats-port",
             str(self.nats_port),
+            "--metrics-port",
+            str(self.metrics_port),
         ]
         self._process = subprocess.Popen(
             [*argv, *self._options],

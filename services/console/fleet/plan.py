@@ -13,6 +13,9 @@ GIB = 1 << 30
 ENGINE_OVERHEAD_BYTES = 1_200 << 20
 """Resident memory of a vLLM engine's processes without weights and KV blocks: measured 0.9 to 1.1 GiB on the CPU build."""
 
+TRACER_STOP_S = 10.0
+"""Its drain of 5 s and what ending takes."""
+
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the person asked for."""
@@ -35,6 +38,14 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     api_keys: str = ""
     """File with hashed API keys; empty: open, which is allowed on loopback only."""
+    tracer: bool = True
+    """Whether a tracer runs: the metrics of all requests, and their traces."""
+    otlp: str = ""
+    """Address of the collector that gets traces; empty: none are made."""
+    trace_policies: str = ""
+    """File with what services want of their traces."""
+    metrics_port: int = 9103
+    """Loopback port of the tracer's metrics page."""
     engine_args: tuple[str, ...] = ()
     """Further settings of the engine, as `--vllm-max-num-seqs 64`."""
     start_timeout_s: float = 600.0
@@ -133,4 +144,24 @@ def engine_plans(
             stop_s=options.drain_s + 5.0,
         )
         for number in range(options.engines)
+    ]
+
+
+def tracer_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[ProcessPlan]:
+    """Plan the tracer; a collector's keys come from the environment (`HEADRACE_TRACER_OTLP_HEADERS`)."""
+    if not options.tracer:
+        return []
+    args = ["--metrics-port", str(options.metrics_port)]
+    if options.otlp:
+        args += ["--otlp-url", options.otlp]
+    if options.trace_policies:
+        args += ["--policies", options.trace_policies]
+    return [
+        ProcessPlan(
+            name="tracer",
+            module="services.tracer",
+            args=tuple(args),
+            env=nats_env("TRACER", options, user="tracer", secrets=secrets),
+            stop_s=TRACER_STOP_S,
+        )
     ]

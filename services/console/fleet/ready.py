@@ -1,4 +1,4 @@
-"""When a platform is ready: NATS greets, the gateway says `/ready`, so many engines beat as READY, and a real answer came back."""
+"""When a platform is ready: NATS greets, the gateway says `/ready`, engines and tracer beat, and a real answer came back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.console.openai_http import AnswerFailed, OpenAiHttp, text_of
 from shared.bus import Bus
 from shared.errors import UserError
 from shared.ids import GatewayId
-from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
+from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat, TracerHeartbeat
 
 POLL_S = 0.05
 NATS_START_S = 10.0
@@ -47,9 +47,15 @@ class FleetWatch:
     """Follows heartbeats, marks the engines that serve, and counts the gateways that see them all."""
 
     def __init__(
-        self, engines: dict[str, Kept], *, gateways: int, say: Callable[[str], None]
+        self,
+        engines: dict[str, Kept],
+        tracers: list[Kept],
+        *,
+        gateways: int,
+        say: Callable[[str], None],
     ) -> None:
         self._engines = engines
+        self._tracers = tracers
         self._gateways_wanted = gateways
         self._gateways: set[GatewayId] = set()
         self._say = say
@@ -60,11 +66,17 @@ class FleetWatch:
         """Subscribe; the watch goes on as long as the bus is open."""
         await bus.subscribe(EngineHeartbeat, self._on_beat)
         await bus.subscribe(GatewayHeartbeat, self._on_gateway)
+        await bus.subscribe(TracerHeartbeat, self._on_tracer)
 
     def _on_gateway(self, beat: GatewayHeartbeat) -> None:
         if beat.engines >= len(self._engines):
             self._gateways.add(beat.gateway)
             self._look()
+
+    def _on_tracer(self, _: TracerHeartbeat) -> None:
+        for tracer in self._tracers:  # there is one at most
+            tracer.ready = True
+        self._look()
 
     def _on_beat(self, beat: EngineHeartbeat) -> None:
         kept = self._engines.get(beat.name)
@@ -78,7 +90,7 @@ class FleetWatch:
 
     def _look(self) -> None:
         are_seen = len(self._gateways) >= self._gateways_wanted
-        if are_seen and all(engine.ready for engine in self._engines.values()):
+        if are_seen and all(kept.ready for kept in (*self._engines.values(), *self._tracers)):
             self._all_ready.set()
 
     @property
@@ -87,7 +99,7 @@ class FleetWatch:
         return sum(kept.ready for kept in self._engines.values())
 
     async def all_ready(self) -> None:
-        """Return when every engine has been seen ready at the same time, and by all gateways."""
+        """Return when every engine has been seen ready at the same time and by all gateways, and the tracer listens."""
         await self._all_ready.wait()
 
 

@@ -21,6 +21,7 @@ from services.console.fleet.plan import (
     check_memory,
     engine_plans,
     gateway_plans,
+    tracer_plans,
 )
 from services.console.fleet.supervisor import Kept, Supervisor
 from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
@@ -106,6 +107,10 @@ class Up:
         host.check_disk(self._instance.folder)
         host.check_port("127.0.0.1", options.nats_port, what="NATS", option="--nats-port")
         host.check_port(options.host, options.port, what="HTTP", option="--port")
+        if options.tracer:
+            host.check_port(
+                "127.0.0.1", options.metrics_port, what="metrics", option="--metrics-port"
+            )
 
     async def _start(self, group: asyncio.TaskGroup, find_model: FindModel) -> None:
         secrets = self._instance.write_nats(port=self._options.nats_port)
@@ -135,11 +140,9 @@ class Up:
 
         options = self._options
         plans = engine_plans(options, service=model.name, model=model.path, secrets=secrets)
-        watch = FleetWatch(
-            {plan.name: self._keep(group, plan) for plan in plans},
-            gateways=options.gateways,
-            say=output.note,
-        )
+        engines = {plan.name: self._keep(group, plan) for plan in plans}
+        tracers = [self._keep(group, plan) for plan in tracer_plans(options, secrets=secrets)]
+        watch = FleetWatch(engines, tracers, gateways=options.gateways, say=output.note)
         address = NatsSettings(
             url=f"nats://127.0.0.1:{options.nats_port}",
             user="console",
@@ -185,6 +188,8 @@ class Up:
         messages = '[{"role": "user", "content": "What is the capital of France?"}]'
         body = f'{{"model": "{model}", "stream": true, "messages": {messages}}}'
         auth = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if self._options.api_keys else ""
+        if self._options.tracer:
+            output.note(f"metrics: http://127.0.0.1:{self._options.metrics_port}/metrics")
         output.line(
             f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)"
         )

@@ -14,6 +14,7 @@ from services.console.fleet.plan import (
     engine_plans,
     gateway_plans,
     memory_needed_bytes,
+    tracer_plans,
 )
 from shared.errors import UserError
 from shared.subjects import token
@@ -22,6 +23,7 @@ SECRETS = {
     "gateway": Path("/s/gateway"),
     "engine": Path("/s/engine"),
     "console": Path("/s/console"),
+    "tracer": Path("/s/tracer"),
 }
 
 
@@ -49,6 +51,24 @@ def test_several_gateways_share_the_port_and_one_does_not():
     for plan in three:
         assert "true" == plan.args[plan.args.index("--http-reuse-port") + 1]
         assert "8123" == plan.args[plan.args.index("--http-port") + 1]
+
+
+def test_a_tracer_runs_unless_it_is_not_wanted_and_knows_the_collector():
+    wanted = UpOptions(otlp="http://c:4318", trace_policies="p.yaml", metrics_port=9200)
+    (plan,) = tracer_plans(wanted, secrets=SECRETS)
+
+    args = dict(zip(plan.args[::2], plan.args[1::2], strict=True))
+    assert {
+        "--otlp-url": "http://c:4318",
+        "--policies": "p.yaml",
+        "--metrics-port": "9200",
+    } == args
+    assert ("services.tracer", "/s/tracer") == (
+        plan.module,
+        plan.env["HEADRACE_TRACER_NATS_PASSWORD_FILE"],
+    )
+    assert ("--metrics-port", "9103") == tracer_plans(UpOptions(), secrets=SECRETS)[0].args
+    assert [] == tracer_plans(UpOptions(tracer=False), secrets=SECRETS)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.engine.metrics import PREFIX, Counts, End, Snapshot
-from services.engine.metrics_page import serve_page
 from services.engine.step_counts import StepCounts
 from services.engine.steps.step import Draft, Prefill, Step
 from shared.errors import UserError
 from shared.ids import EngineId, ServiceName
 from shared.messages import EngineHeartbeat, EngineState, RefuseReason
+from shared.metrics_page import serve_page
 from tests.support.nats_server import free_port
 
 BEAT = EngineHeartbeat(

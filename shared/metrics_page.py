@@ -1,4 +1,4 @@
-"""A page for Prometheus on a loopback port: `GET /metrics` and nothing else, one request a connection."""
+"""A page for Prometheus on a port of its own: `GET /metrics` and nothing else, one request a connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _MAX_HEAD_BYTES = 16 << 10
 
 
 @asynccontextmanager
-async def serve_page(port: int, render: Callable[[], bytes]) -> AsyncIterator[None]:
+async def serve_page(
+    port: int, render: Callable[[], bytes], *, host: str = LOOPBACK
+) -> AsyncIterator[None]:
     """Listen on the port meanwhile; 0: on none. Raises `UserError` where the port is taken."""
     if not port:
         yield
@@ -33,10 +35,10 @@ async def serve_page(port: int, render: Callable[[], bytes]) -> AsyncIterator[No
             writer.close()
 
     try:
-        server = await asyncio.start_server(on_connection, LOOPBACK, port, limit=_MAX_HEAD_BYTES)
+        server = await asyncio.start_server(on_connection, host, port, limit=_MAX_HEAD_BYTES)
     except OSError as error:
         raise UserError(
-            f"cannot listen on {LOOPBACK}:{port}: {error.strerror}",
+            f"cannot listen on {host}:{port}: {error.strerror}",
             hint="choose another metrics_port, or 0 for none",
         ) from error
     async with server:
