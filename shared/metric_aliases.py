@@ -65,7 +65,7 @@ ALIASES: tuple[Alias, ...] = (
         meaning="1 − largest run of adjacent free blocks ÷ free blocks; 0 where no block is free.",
         caveat=(
             "Not free ÷ total, which some dashboards call so. Attention does not need adjacent blocks: what scatter costs is transfers. "
-            "Seen over about a second, not at one instant. The fake engine's pool has no order and says 0."
+            "Seen over some hundred steps, not at one instant. The fake engine's pool has no order and says 0."
         ),
         copies=_MODEL_NAME,
     ),
