@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.support.processes import machine  # noqa: E402 - needs the path above
-from services.tracer.request_counts import STAGE_S  # noqa: E402
 from services.tracer.request_metrics import RequestMetrics  # noqa: E402
 from shared.ids import EngineId, GatewayId, ServiceName  # noqa: E402
+from shared.latency_bounds import STAGE_S  # noqa: E402
 from shared.messages import STAGES, Ledger, LedgerBatch  # noqa: E402
 from tests.contract.golden_ledger import LEDGER  # noqa: E402
 

@@ -14,6 +14,7 @@ from prometheus_client.core import (
 from services.tracer.blame_bands import BANDS, BlameBands
 from services.tracer.request_counts import RequestCounts, Spread
 from shared.evidence import Evidence
+from shared.latency_bounds import spelled
 from shared.messages import STAGES, Outcome, Priority, StepSummary
 
 Key = tuple[str, str, str, Priority]
@@ -21,6 +22,8 @@ Key = tuple[str, str, str, Priority]
 Labels = tuple[str, ...]
 
 US = 1e6
+_GOOD = (Outcome.FINISHED, 2, Evidence.GOOD)
+_BAD = (Outcome.FAILED, 5, Evidence.BAD)
 PROVIDER = "headrace"
 OPERATIONS = {"chat": "chat", "completion": "text_completion"}
 """OTel's `gen_ai.operation.name` by the kind of a request; one that could not be read has none."""
@@ -89,9 +92,10 @@ def request_families(groups: Mapping[Key, RequestCounts]) -> Iterator[Metric]:
         labels=("service", "version", "engine", "class", "outcome", "status", "evidence"),
     )
     for key, counts in groups.items():
-        if finished := sum(spread.count for spread in counts.finished.values()):
-            ended.add_metric((*key, Outcome.FINISHED, "2xx", Evidence.GOOD), finished)
-        for (outcome, hundreds, evidence), count in counts.ended.items():
+        finished = sum(spread.count for spread in counts.finished.values())
+        # Both are there from a service's first request on: Prometheus cannot tell how much a series grew that begins above 0.
+        rows = {_GOOD: finished, _BAD: 0} | counts.ended
+        for (outcome, hundreds, evidence), count in rows.items():
             ended.add_metric((*key, outcome, f"{hundreds}xx", evidence), count)
     yield ended
     lost = CounterMetricFamily(
@@ -322,6 +326,6 @@ def _histogram(name: str, text: str, labels: Labels, spreads: Mapping[Labels, Sp
     family = HistogramMetricFamily(name, text, labels=labels)
     for own, spread in spreads.items():
         if spread.count:
-            buckets = list(zip(map(str, spread.bounds), spread.at_most, strict=True))
+            buckets = list(zip(map(spelled, spread.bounds), spread.at_most, strict=True))
             family.add_metric(own, [*buckets, ("+Inf", spread.count)], spread.sum_us / US)
     return family
