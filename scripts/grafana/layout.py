@@ -77,7 +77,12 @@ def panels_json(dashboard: Dashboard) -> list[dict[str, Any]]:
     y = 0
     for heading, panels in dashboard.rows.items():
         grid = {"x": 0, "y": y, "w": WIDTH, "h": 1}
-        row: dict[str, Any] = {"id": len(placed) + 1, "type": "row", "title": heading, "gridPos": grid}
+        row: dict[str, Any] = {
+            "id": len(placed) + 1,
+            "type": "row",
+            "title": heading,
+            "gridPos": grid,
+        }
         placed.append({**row, "collapsed": False, "panels": []})
         y, x = y + 1, 0
         for panel in panels:
