@@ -8,6 +8,7 @@ from scripts.grafana.queries import (
     RATE,
     E,
     S,
+    quantiles,
     rate,
     ratio,
 )
@@ -39,20 +40,14 @@ ENGINES = Dashboard(
             Panel(
                 title="Busy",
                 queries={
-                    rate(f"headrace_engine_busy_seconds_total{{{E}}}", "engine"): "{{engine}}"
+                    rate(f"llm_engine_step_duration_seconds_sum{{{E}}}", "engine"): "{{engine}}"
                 },
                 unit="percentunit",
                 text="Share of the time in which a step ran.",
             ),
             Panel(
-                title="Mean step",
-                queries={
-                    ratio(
-                        f"headrace_engine_busy_seconds_total{{{E}}}",
-                        f"headrace_engine_observed_steps_total{{{E}}}",
-                        "engine",
-                    ): "{{engine}}"
-                },
+                title="Time of a step",
+                queries=quantiles("llm_engine_step_duration_seconds", E, "engine"),
                 unit="s",
             ),
             Panel(
@@ -74,9 +69,9 @@ ENGINES = Dashboard(
             Panel(
                 title="Computed tokens",
                 queries={
-                    rate(f"headrace_engine_prefill_tokens_total{{{E}}}"): "prompt",
-                    rate(f"headrace_engine_decode_tokens_total{{{E}}}"): "generated",
-                    rate(f"headrace_engine_recomputed_tokens_total{{{E}}}"): "again",
+                    rate(f"llm_engine_prefill_tokens_total{{{E}}}"): "prompt",
+                    rate(f"llm_engine_tokens_total{{{E}}}"): "generated",
+                    rate(f"llm_engine_recomputed_tokens_total{{{E}}}"): "again",
                 },
                 is_stacked=True,
             ),
@@ -84,15 +79,13 @@ ENGINES = Dashboard(
         "Trouble": [
             Panel(
                 title="Preemptions",
-                queries={rate(f"headrace_engine_preemptions_total{{{E}}}", "engine"): "{{engine}}"},
+                queries={rate(f"llm_engine_preemptions_total{{{E}}}", "engine"): "{{engine}}"},
             ),
             Panel(
                 title="Kernels",
                 queries={
-                    f"headrace_engine_mode_info{{{E}}}": "{{engine}}: {{mode}}",
-                    rate(
-                        f"headrace_engine_mode_changes_total{{{E}}}", "engine"
-                    ): "changes, {{engine}}",
+                    f"llm_engine_step_mode{{{E}}}": "{{engine}}: {{mode}}",
+                    rate(f"llm_engine_mode_changes_total{{{E}}}", "engine"): "changes, {{engine}}",
                 },
                 text="Attention backend, graph or eager; a fallback shows as a change.",
             ),
@@ -115,10 +108,10 @@ ENGINES = Dashboard(
                 title="Speculation that held",
                 queries={
                     ratio(
-                        f"headrace_accepted_tokens_total{{{S}}}",
-                        f"headrace_drafted_tokens_total{{{S}}}",
-                        "service",
-                    ): "{{service}}"
+                        f"llm_engine_accepted_tokens_total{{{E}}}",
+                        f"llm_engine_drafted_tokens_total{{{E}}}",
+                        "engine",
+                    ): "{{engine}}"
                 },
                 unit="percentunit",
                 most=1.0,

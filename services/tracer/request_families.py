@@ -32,47 +32,24 @@ GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model
 
 
 class StepTotals:
-    """An engine's steps, added up."""
+    """An engine's steps, added up; what the engine's own page tells as well is left to it."""
 
-    __slots__ = (
-        "busy_us",
-        "decode_tokens",
-        "dropped",
-        "largest_batch",
-        "last_us",
-        "longest_us",
-        "mode",
-        "mode_changes",
-        "preemptions",
-        "prefill_tokens",
-        "recomputed_tokens",
-        "steps",
-        "wait_us",
-    )
+    __slots__ = ("busy_us", "dropped", "largest_batch", "last_us", "steps", "wait_us")
 
     def __init__(self) -> None:
         self.steps = self.busy_us = self.wait_us = 0
-        self.prefill_tokens = self.decode_tokens = self.recomputed_tokens = 0
-        self.preemptions = self.mode_changes = self.dropped = 0
-        self.largest_batch = self.longest_us = 0
+        self.dropped = 0
+        self.largest_batch = 0
         self.last_us = 0
-        self.mode = ""
 
     def add(self, steps: StepSummary, *, dropped: int, unix_us: int) -> None:
         """Add the steps of one batch."""
         self.steps += steps.steps
         self.busy_us += steps.busy_us
         self.wait_us += steps.wait_us
-        self.prefill_tokens += steps.prefill_tokens
-        self.decode_tokens += steps.decode_tokens
-        self.recomputed_tokens += steps.recomputed_tokens
-        self.preemptions += steps.preemptions
-        self.mode_changes += steps.mode_changes
         self.dropped += dropped
         self.largest_batch = steps.largest_batch
-        self.longest_us = max(self.longest_us, steps.longest_us)
         self.last_us = unix_us
-        self.mode = steps.mode or self.mode
 
 
 def request_families(groups: Mapping[Key, RequestCounts]) -> Iterator[Metric]:
@@ -148,20 +125,9 @@ def step_families(engines: Mapping[tuple[str, str], StepTotals]) -> Iterator[Met
     batch = GaugeMetricFamily(
         "headrace_engine_batch_size", "Most choices in one of the last steps.", labels=labels
     )
-    longest = GaugeMetricFamily(
-        "headrace_engine_longest_step_seconds", "The longest step so far.", labels=labels
-    )
-    mode = GaugeMetricFamily(
-        "headrace_engine_mode_info",
-        "1 for the attention backend and kind of the last step.",
-        labels=(*labels, "mode"),
-    )
     for own, totals in engines.items():
         batch.add_metric(own, totals.largest_batch)
-        longest.add_metric(own, totals.longest_us / US)
-        if totals.mode:
-            mode.add_metric((*own, totals.mode), 1)
-    yield from (batch, longest, mode)
+    yield batch
 
 
 _STEP_TOTALS: tuple[tuple[str, str, Callable[[StepTotals], float]], ...] = (
@@ -172,15 +138,6 @@ _STEP_TOTALS: tuple[tuple[str, str, Callable[[StepTotals], float]], ...] = (
         "Part of it beyond decode-only steps, while somebody was decoding.",
         lambda t: t.wait_us / US,
     ),
-    ("prefill_tokens", "Prompt tokens computed.", lambda t: t.prefill_tokens),
-    ("decode_tokens", "Tokens generated.", lambda t: t.decode_tokens),
-    (
-        "recomputed_tokens",
-        "Tokens computed again after preemptions.",
-        lambda t: t.recomputed_tokens,
-    ),
-    ("preemptions", "Choices preempted for want of blocks.", lambda t: t.preemptions),
-    ("mode_changes", "Changes of attention backend or kind: a fallback.", lambda t: t.mode_changes),
     ("dropped_moves", "Moves between stages that found no room in a batch.", lambda t: t.dropped),
 )
 """Name, text, and how it is read."""

@@ -162,7 +162,7 @@ def test_the_slowest_have_a_band():
 
 def test_steps_add_up_by_engine():
     metrics = RequestMetrics()
-    steps = StepSummary(steps=3, busy_us=90_000, wait_us=40_000, preemptions=1, mode="A/graph")
+    steps = StepSummary(steps=3, busy_us=90_000, wait_us=40_000, largest_batch=7)
     news = StageBatch(
         service=ServiceName("s"),
         engine=EngineId("e"),
@@ -180,7 +180,7 @@ def test_steps_add_up_by_engine():
     assert 0.18 == value(metrics, "headrace_engine_busy_seconds_total", **own)
     assert 0.08 == value(metrics, "headrace_engine_wait_seconds_total", **own)
     assert 4 == value(metrics, "headrace_engine_dropped_moves_total", **own)
-    assert 1 == value(metrics, "headrace_engine_mode_info", **own, mode="A/graph")
+    assert 7 == value(metrics, "headrace_engine_batch_size", **own)
 
 
 def engines(metrics: Seen) -> set[str]:
