@@ -254,3 +254,10 @@ def test_the_page_has_every_family_before_the_first_request():
         return {line for line in page.splitlines() if line.startswith("# TYPE")}
 
     assert types(empty) == types(full)
+
+
+def test_a_ledger_without_its_stages_counts_nowhere():
+    metrics = RequestMetrics()
+    metrics.observe(batch(ledger(us=[1, 2, 3])))
+
+    assert [] == samples(metrics, "headrace_requests_total")
