@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -14,32 +11,29 @@ from typing_extensions import override
 from shared.ids import ServiceName
 from shared.latency_bounds import WHOLE_S, spelled
 from shared.messages import Ledger
+from shared.spread import SETTLE, Spread
 
 HANDLERS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
 """Paths by the kind of a request; one that could not be read has none."""
-
-_BOUNDS_US = tuple(bound * 1e6 for bound in WHOLE_S)
 
 
 class HttpAnswers(Collector):
     """Counts entries of the door `http`. A service is one that has or had engines, or `unknown`: few by construction."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str, int]] = Counter()
-        self._buckets: dict[tuple[str, str], list[int]] = {}
-        self._sums_us: Counter[tuple[str, str]] = Counter()
+        self._took: dict[tuple[str, str, int], Spread] = {}
+        """By service, kind and status."""
 
     def observe(self, service: ServiceName, entry: Ledger) -> None:
-        """Count an entry."""
+        """Count an entry. On the path of each request."""
         if entry.door != "http":
             return
-        key = service, entry.kind
-        self._counts[service, entry.kind, entry.status] += 1
-        buckets = self._buckets.get(key)
-        if buckets is None:
-            buckets = self._buckets[key] = [0] * (len(WHOLE_S) + 1)
-        buckets[bisect_left(_BOUNDS_US, entry.wall_us)] += 1
-        self._sums_us[key] += entry.wall_us
+        spread = self._took.get((service, entry.kind, entry.status))
+        if spread is None:
+            spread = self._took[service, entry.kind, entry.status] = Spread(WHOLE_S)
+        spread.put(entry.wall_us)
+        if spread.waiting >= SETTLE:
+            spread.settle()
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -48,18 +42,22 @@ class HttpAnswers(Collector):
             "Requests for answers over HTTP, by status.",
             labels=("service", "method", "handler", "status"),
         )
-        for (service, kind, status), count in self._counts.items():
-            answers.add_metric((service, "POST", HANDLERS.get(kind, ""), str(status)), count)
-        yield answers
         took = HistogramMetricFamily(
             "headrace_gateway_http_answer_seconds",
             "From the first byte of such a request read to the last of its answer handed over.",
             labels=("service", "method", "handler"),
         )
-        edges = [*map(spelled, WHOLE_S), "+Inf"]
-        for key, counts in self._buckets.items():
-            service, kind = key
-            buckets = list(zip(edges, accumulate(counts), strict=True))
-            labels = (service, "POST", HANDLERS.get(kind, ""))
-            took.add_metric(labels, buckets, self._sums_us[key] / 1e6)
-        yield took
+        whole: dict[tuple[str, str], Spread] = {}
+        for (service, kind, status), spread in self._took.items():
+            spread.settle()
+            labels = (service, "POST", HANDLERS.get(kind, ""), str(status))
+            answers.add_metric(labels, spread.count)
+            whole.setdefault((service, kind), Spread(WHOLE_S)).add(spread)
+        for (service, kind), spread in whole.items():
+            buckets = list(zip(map(spelled, WHOLE_S), spread.at_most, strict=True))
+            took.add_metric(
+                (service, "POST", HANDLERS.get(kind, "")),
+                [*buckets, ("+Inf", spread.count)],
+                spread.sum_us / 1e6,
+            )
+        yield from (answers, took)

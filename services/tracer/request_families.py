@@ -12,10 +12,11 @@ from prometheus_client.core import (
 )
 
 from services.tracer.blame_bands import BANDS, BlameBands
-from services.tracer.request_counts import RequestCounts, Spread
+from services.tracer.request_counts import RequestCounts
 from shared.evidence import Evidence
 from shared.latency_bounds import spelled
 from shared.messages import STAGES, Outcome, Priority, StepSummary
+from shared.spread import Spread
 
 Key = tuple[str, str, str, Priority]
 """Service, version, engine, class."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_right
-
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
 from services.tracer import request_metrics
-from services.tracer.request_counts import SETTLE, Spread
 from services.tracer.request_metrics import MAX_ENGINES, OTHER, RequestMetrics
 from shared.ids import EngineId, GatewayId, ServiceName
-from shared.latency_bounds import STAGE_S
 from shared.messages import STAGES, Ledger, LedgerBatch, Outcome, StageBatch, StepSummary
+from shared.spread import SETTLE
 from tests.contract.golden_ledger import LEDGER, LEDGER_SAMPLES
 
 GATEWAY = GatewayId("g1")
@@ -116,24 +112,6 @@ def test_choices_share_the_tokens_of_a_request():
     each = value(metrics, "gen_ai_server_time_per_output_token_seconds_sum")
 
     assert 4.0 / 99 == pytest.approx(each)
-
-
-def test_a_spread_counts_as_a_search_for_each_value_would():
-    draw = random.Random(3)
-    values = [draw.choice((0, *STAGE_S)) * 1e6 + draw.choice((-1, 0, 1)) for _ in range(500)]
-    spread, twice = Spread(STAGE_S), Spread(STAGE_S)
-    for us in values:
-        spread.put(us)
-    spread.settle()
-    twice.add(spread)
-    twice.add(spread)
-
-    counted = [sum(us <= bound * 1e6 for us in values) for bound in STAGE_S]
-
-    assert counted == spread.at_most
-    assert (500, pytest.approx(sum(values))) == (spread.count, spread.sum_us)
-    assert [2 * count for count in counted] == twice.at_most
-    assert 21 == bisect_right(STAGE_S, 255.9)
 
 
 def test_many_requests_are_all_counted():
