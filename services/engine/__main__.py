@@ -14,6 +14,7 @@ from services.engine.settings import PREFIX, STOP_S, EngineSettings
 from shared import logs, metrics, runtime, settings
 from shared.errors import UserError
 from shared.ids import new_engine_id
+from shared.metric_views import Aliased, Labelled
 from shared.metrics_page import serve_page
 from shared.natsbus import NatsBus
 
@@ -36,7 +37,9 @@ async def _serve(chosen: EngineSettings, process: runtime.Runtime) -> None:
     service = EngineService(chosen, make_backend(chosen), bus, engine=engine, host=host)
     registry = metrics.new_registry("engine")
     registry.register(metrics.BusCollector(bus))
-    registry.register(service.snapshot)
+    labels = {"service": chosen.service, "version": chosen.version, "engine": engine}
+    for collector in (service.snapshot, service.pool):
+        registry.register(Aliased(Labelled(collector, lambda: labels), "engine"))
     try:
         async with serve_page(chosen.metrics_port, partial(metrics.render, registry)):
             await service.run(process)

@@ -134,9 +134,8 @@ class Snapshot(Collector):
             "running": (beat.running, "Choices being generated."),
             "waiting": (beat.waiting, "Choices accepted and not begun."),
             "outstanding_tokens": (beat.outstanding_tokens, "Upper bound of token work left."),
-            "free_blocks": (beat.free_blocks, "Free blocks of the KV pool."),
-            "total_blocks": (beat.total_blocks, "Blocks of the KV pool."),
             "step_age_seconds": (beat.step_age_s, "Time since the last step began; 0 when idle."),
+            "step_bound_seconds": (beat.step_bound_s, "A step older than this hangs; 0: no bound."),
             "tokens_per_second": (beat.tokens_per_s, "Generated tokens per second, smoothed."),
             "ring_bytes": (self._ring_bytes(), "Bytes kept for resends."),
         }

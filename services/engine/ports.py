@@ -64,6 +64,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int
     total_blocks: int = 0
     block_tokens: int = 0
+    block_bytes: int = 0
+    """Bytes of a block over all layers; 0: not known."""
     resumes: bool = False
     """Whether jobs may have `prior`."""
 
@@ -74,6 +76,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     free_blocks: int = 0
+    free_runs: int | None = None
+    """Runs of adjacent free blocks; none: not known."""
+    largest_free_run: int | None = None
+    """Blocks of the longest of them."""
     step: int = 0
     step_age_s: float = 0.0
 

@@ -16,6 +16,7 @@ from services.engine.intake import Answer, Intake
 from services.engine.metrics import Counts, End, Snapshot
 from services.engine.pace import Pace
 from services.engine.patience import LEAST_FREE_RATIO, Patience
+from services.engine.pool_metrics import PoolMetrics
 from services.engine.ports import (
     EngineFailedError,
     InferenceEngine,
@@ -96,6 +97,8 @@ class EngineService:
             steps=steps,
             mode_changes=lambda: backend.book.mode_changes,
         )
+
+        self.pool = PoolMetrics(lambda: self._limits, self._load)
 
     @override
     def __repr__(self) -> str:

@@ -67,6 +67,8 @@ class FakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     overcommit: bool = False
     """Jobs start when their prompt fits and take blocks as they grow, as vLLM's do; without a free one the youngest is preempted,
     and computed again later."""
+    block_bytes: int = 1 << 20
+    """Bytes that a block is said to have."""
     prefill_tokens_per_s: float = 20_000.0
     """Speed of prompt computation."""
     chunk_tokens: int = 2048

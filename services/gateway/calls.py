@@ -17,6 +17,7 @@ from services.gateway.admission.verdict import Offer, Ticket, Verdict
 from services.gateway.call import ApiError, Call
 from services.gateway.continuation import DivergedError
 from services.gateway.gates import Gates
+from services.gateway.json_watch import watched
 from services.gateway.ledger.book import LedgerBook, Record
 from services.gateway.observer import CallObserver
 from services.gateway.openai.ending import failure_of, total_usage
@@ -91,7 +92,7 @@ class Calls:
         running = RunningCall(
             call,
             caller,
-            outlet,
+            watched(call, outlet, self._observer.json_broken),
             ticket=self._gates.next_ticket(),
             priority=self._gates.class_of(
                 caller.tenant, call.priority, timeout_s=timeout_s, now=now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from typing_extensions import override
 
 from services.gateway.admission.gate import Gate
@@ -35,9 +37,9 @@ class Gates:
         """Requests that wait, over all services."""
         return sum(gate.waiting for gate in self._gates.values())
 
-    def waiting_in(self, priority: Priority) -> int:
-        """Return how many requests wait in a class, over all services."""
-        return sum(gate.waiting_in(priority) for gate in self._gates.values())
+    def by_service(self) -> Mapping[str, Gate]:
+        """Return the gates, to be looked at only."""
+        return self._gates
 
     def next_ticket(self) -> Ticket:
         """Return a ticket never used before."""

@@ -20,9 +20,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from services.gateway.gate_metrics import GateMetrics
+from services.gateway.gates import Gates
+from services.gateway.http_answers import HttpAnswers
+from services.gateway.json_watch import JsonFault
 from services.gateway.refusals import Setback
 from services.gateway.running import Part, RunningCall
-from shared.messages import Outcome, Priority
+from shared.ids import ServiceName
+from shared.messages import Ledger, Outcome, Priority
+from shared.metric_views import Aliased
 from shared.metrics import BusCollector, new_registry, render
 from shared.typedbus import TypedBus
 
@@ -58,6 +64,13 @@ class GatewayMetrics:
             "Prompts that went to another engine, by how: from their beginning, or to go on.",
             ("way",),
         )
+        self._broken_json = self._total(
+            "json_errors",
+            "Choices of finished answers that had to be JSON and are not.",
+            ("service", "cause"),
+        )
+        self._http = HttpAnswers()
+        self._registry.register(Aliased(self._http, "gateway"))
         self._wait = self._spread("queue_wait", "Time at the gate.", FIRST_TOKEN_S)
         self._first = self._spread("ttft", "From first byte in to first token.", FIRST_TOKEN_S)
         self._each = self._spread("tpot", "Mean time of a token after the first.", TOKEN_S)
@@ -70,6 +83,10 @@ class GatewayMetrics:
     def watch_bus(self, bus: TypedBus) -> None:
         """Have the bus's counts read at every scrape."""
         self._registry.register(BusCollector(bus))
+
+    def watch_gates(self, gates: Gates) -> None:
+        """Have the queues' depths read at every scrape."""
+        self._registry.register(GateMetrics(gates))
 
     def page(self) -> bytes:
         """Return all figures in Prometheus's text format."""
@@ -102,9 +119,17 @@ class GatewayMetrics:
         if running.first_at is not None and each > 1:
             self._each.observe(priority, (now - running.first_at) / (each - 1))
 
+    def json_broken(self, service: str, fault: JsonFault) -> None:
+        """See `CallObserver`."""
+        self._broken_json.counts[service, fault] += 1
+
+    def entered(self, service: ServiceName, entry: Ledger) -> None:
+        """Take an entry of the ledger."""
+        self._http.observe(service, entry)
+
     def _total(self, name: str, text: str, labels: tuple[str, ...]) -> Total:
         total = Total(name, text, labels)
-        self._registry.register(total)
+        self._registry.register(Aliased(total, "gateway"))
         return total
 
     def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> Spread:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from services.gateway.metrics import Reading
-from shared.messages import Priority
 
 if TYPE_CHECKING:
     from services.gateway.http.server import HttpServer
@@ -17,18 +16,10 @@ CONNECTION_STAGES = ("idle", "reading", "waiting", "streaming", "closing")
 
 def gateway_readings(service: GatewayService) -> list[Reading]:
     """Return the figures of calls, gates, streams and engines."""
-    table, gates, lookout = service.table, service.gates, service.lookout
+    table, lookout = service.table, service.lookout
     ledgers = service.ledgers
 
-    def queued(priority: Priority) -> Callable[[], float]:
-        return lambda: gates.waiting_in(priority)
-
     return [
-        *(
-            Reading("queued", "Requests at the gate.", queued(priority), labels={"class": priority})
-            for priority in Priority
-        ),
-        Reading("in_flight_choices", "Choices let in.", lambda: gates.in_flight),
         Reading("open_calls", "Requests under way.", lambda: len(service.calls)),
         Reading("open_streams", "Streams at engines.", lambda: len(table)),
         Reading("engines_ready", "Engines that may get work.", lookout.ready),

@@ -113,7 +113,10 @@ class GatewayService:
             submit_timeout_s=settings.call.submit_timeout_s,
         )
         self.ledgers = LedgerBook(
-            self.lookout.services, stamp=stamp_clock(), wall_time_s=wall_time_s
+            self.lookout.services,
+            stamp=stamp_clock(),
+            wall_time_s=wall_time_s,
+            observe=self.metrics.entered,
         )
         self.calls = Calls(
             self._placement,
@@ -134,6 +137,7 @@ class GatewayService:
         self.reception = Reception(keys, settings.limits, runtime.health)
         self.metrics.watch_bus(bus)
         self.metrics.watch(gateway_readings(self))
+        self.metrics.watch_gates(self.gates)
 
     @override
     def __repr__(self) -> str:

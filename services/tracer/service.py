@@ -17,6 +17,7 @@ from services.tracer.metrics import TracerCollector, TracerCounts
 from services.tracer.outbox import Batch, Outbox, Parcel
 from services.tracer.ports import Answer, Exporter, Later, Never, Taken
 from services.tracer.request_attributes import Context
+from services.tracer.request_metrics import RequestMetrics
 from services.tracer.restraint import WINDOW_S, Restraint
 from services.tracer.sampling import Sampler
 from services.tracer.settings import TracerSettings
@@ -82,6 +83,7 @@ class TracerService:
         self.outbox = Outbox(settings.outbox)
         self.counts = TracerCounts()
         self.collector = TracerCollector(self.counts, self.outbox, self._restraint)
+        self.requests = RequestMetrics()
 
     @override
     def __repr__(self) -> str:
@@ -108,6 +110,7 @@ class TracerService:
 
     def on_ledgers(self, batch: LedgerBatch) -> None:
         """Take in the ledgers of a gateway and service."""
+        self.requests.observe(batch)
         now = self._clock()
         counts, holding = self.counts, self._holding
         for ledger in batch.ledgers:
@@ -123,6 +126,7 @@ class TracerService:
 
     def on_stages(self, batch: StageBatch) -> None:
         """Take in an engine's news: what it did, and the requests whose gateway is gone."""
+        self.requests.observe_stages(batch)
         self._engines[batch.engine] = self._clock()
         if batch.orphans:
             self.counts.orphans += len(batch.orphans)

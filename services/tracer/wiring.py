@@ -32,6 +32,7 @@ async def serve(chosen: TracerSettings, policies: Policies, runtime: Runtime) ->
         registry = metrics.new_registry("tracer")
         registry.register(metrics.BusCollector(bus))
         registry.register(service.collector)
+        registry.register(service.requests)
         page = partial(metrics.render, registry)
         try:
             async with serve_page(chosen.metrics_port, page, host=chosen.metrics_host):

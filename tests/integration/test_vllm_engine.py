@@ -99,6 +99,33 @@ def test_a_prompt_that_was_seen_before_counts_its_cached_tokens(vllm_rig: Engine
     vllm_rig.run(scenario())
 
 
+def test_the_pool_tells_its_bytes_and_how_scattered_it_is(vllm_rig: EngineRig):
+    limits = vllm_rig.limits
+    model = vllm_rig.engine._llm.vllm_config.model_config  # type: ignore[attr-defined] # of our adapter
+    parallel = vllm_rig.engine._llm.vllm_config.parallel_config  # type: ignore[attr-defined]
+    # Keys and values, in the type of the model's activations.
+    token_bytes = (
+        2
+        * model.get_num_layers(parallel)
+        * model.get_num_kv_heads(parallel)
+        * model.get_head_size()
+        * model.dtype.itemsize
+    )
+
+    async def scenario():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(vllm_rig.answer(job_of(max_tokens=60, ignore_eos=True)))
+            while (load := vllm_rig.engine.load()).largest_free_run is None or not load.running:  # noqa: ASYNC110 - a load tells nobody
+                await asyncio.sleep(0.01)
+
+        assert limits.block_bytes == token_bytes * limits.block_tokens
+        assert 1 <= load.free_runs
+        assert limits.total_blocks / 2 < load.largest_free_run < limits.total_blocks
+        assert load.largest_free_run <= load.free_blocks
+
+    vllm_rig.run(scenario())
+
+
 def test_a_stop_token_ends_the_answer_and_is_told(vllm_rig: EngineRig):
     async def scenario():
         first = (await bare(vllm_rig, [2000, 3000], max_tokens=3, temperature=0.0))[0]

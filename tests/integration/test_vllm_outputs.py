@@ -327,6 +327,7 @@ def stats(*, running: int = 0, usage: float = 0.0) -> StepStats:
 def test_an_idle_engine_is_free_whatever_the_core_said_last():
     load = load_of(stats(running=5, usage=0.9), LIMITS, open_choices=0, work_since=0.0, now=99.0)
 
+    assert (1, LIMITS.total_blocks) == (load.free_runs, load.largest_free_run)
     assert (0, 0, 20, 1, 0.0) == (
         load.running,
         load.waiting,

@@ -133,14 +133,14 @@ class Site:
                 await asyncio.sleep(0.05)
 
     async def figure(self, name: str, *, gateway: int = 0) -> float:
-        """Return a figure of a gateway's metrics page."""
+        """Return a figure of a gateway's metrics page, summed over its labels."""
         page = await asyncio.to_thread(_fetch, f"{self.url(gateway)}/metrics")
-        found = [
-            line
-            for line in page.decode().splitlines()
-            if line.startswith(f"headrace_gateway_{name} ")
-        ]
-        return float(found[0].split()[-1])
+        own = f"headrace_gateway_{name}"
+        lines = page.decode().splitlines()
+        assert any(line.startswith(f"# TYPE {own} ") for line in lines), f"no {own}"
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith((f"{own} ", f"{own}{{"))
+        )
 
     async def ask(self, body: dict[str, Any], *, gateway: int = 0, **headers: str) -> Any:
         """Return the answer to a chat request; errors too."""

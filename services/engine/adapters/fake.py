@@ -75,6 +75,7 @@ class FakeEngine:
             max_streams=settings.max_streams,
             total_blocks=settings.total_blocks,
             block_tokens=settings.block_tokens,
+            block_bytes=settings.block_bytes,
             resumes=True,
         )
 

@@ -233,6 +233,8 @@ class Batch:
             running=running,
             waiting=total - running,
             free_blocks=self._free_blocks,
+            free_runs=min(1, self._free_blocks),
+            largest_free_run=self._free_blocks,
             step=step,
             step_age_s=step_age_s,
         )

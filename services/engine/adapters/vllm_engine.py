@@ -24,7 +24,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
 from services.engine.adapters.vllm_launch import start_async_llm
-from services.engine.adapters.vllm_load import StepStats, load_of
+from services.engine.adapters.vllm_load import StepStats, block_bytes_of, load_of
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput
 from services.engine.adapters.vllm_prompts import Prompts
 from services.engine.adapters.vllm_resume import behind, catch_up, check_prior
@@ -156,7 +156,7 @@ class VllmEngine:
         self._stats = StepStats(self._gate)
         self._stats.attach(llm)
         self._abilities = Abilities(
-            limits=_limits(self._settings, config),
+            limits=_limits(self._settings, config, block_bytes=await block_bytes_of(llm)),
             vocab_size=config.model_config.get_vocab_size(),
             max_logprobs=_max_logprobs(config.model_config),
             defaults=config.model_config.get_diff_sampling_param(),
@@ -288,7 +288,7 @@ def check_version(version: str) -> None:
     raise EngineFailedError(f"vLLM {version} is installed; install vllm >={first},<{end}")
 
 
-def _limits(settings: VllmSettings, config: Any) -> Limits:
+def _limits(settings: VllmSettings, config: Any, *, block_bytes: int) -> Limits:
     return Limits(
         backend="vllm",
         model=settings.served_name or Path(settings.model).name,
@@ -298,6 +298,7 @@ def _limits(settings: VllmSettings, config: Any) -> Limits:
         # One block of the pool is vLLM's own.
         total_blocks=config.cache_config.num_gpu_blocks - 1,
         block_tokens=config.cache_config.block_size,
+        block_bytes=block_bytes,
         resumes=True,
     )
 

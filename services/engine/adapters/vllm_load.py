@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from services.engine.adapters import vllm_worker
 from services.engine.adapters.vllm_steps import StepGate
 from services.engine.ports import Limits, Load
+from services.engine.steps.step import Step
 
 
 class StepStats:
@@ -26,6 +28,8 @@ class StepStats:
         """Loop time of the last step's end, as this process learned of it."""
         self.running = 0
         self.kv_cache_usage = 0.0
+        self._free_runs: tuple[int | None, int | None] = (None, None)
+        gate.book.listeners.append(self._on_step)
 
     def attach(self, llm: Any) -> None:
         """Let an `AsyncLLM` without loggers tell of its steps."""
@@ -44,18 +48,42 @@ class StepStats:
             self.kv_cache_usage = scheduler_stats.kv_cache_usage
         self._gate.arrive(scheduler_stats.kv_connector_stats if scheduler_stats else None)
 
+    @property
+    def free_runs(self) -> tuple[int | None, int | None]:
+        """How many runs of adjacent free blocks the pool has, and the blocks of the longest."""
+        return self._free_runs
+
+    def _on_step(self, step: Step) -> None:
+        self._free_runs = step.free_runs, step.largest_free_run
+
+
+async def block_bytes_of(llm: Any) -> int:
+    """Return the bytes of a block of the KV pool in one worker; 0 where the workers are not ours to ask."""
+    if llm.vllm_config.parallel_config.worker_extension_cls != vllm_worker.NAME:
+        return 0
+    return max(await llm.collective_rpc(vllm_worker.ASK_BLOCK_BYTES), default=0)
+
 
 def load_of(
     stats: StepStats, limits: Limits, *, open_choices: int, work_since: float, now: float
 ) -> Load:
     """Return the load. `work_since`: when there was last none, so that an idle time does not count as the age of a step."""
     if not open_choices:
-        return Load(free_blocks=limits.total_blocks, step=stats.steps)
+        # All of the pool is one run then.
+        return Load(
+            free_blocks=limits.total_blocks,
+            free_runs=1,
+            largest_free_run=limits.total_blocks,
+            step=stats.steps,
+        )
+    free_runs, largest_free_run = stats.free_runs
     running = min(stats.running, open_choices)
     return Load(
         running=running,
         waiting=open_choices - running,
         free_blocks=round((1.0 - stats.kv_cache_usage) * limits.total_blocks),
+        free_runs=free_runs,
+        largest_free_run=largest_free_run,
         step=stats.steps,
         step_age_s=now - max(stats.stepped_at, work_since),
     )

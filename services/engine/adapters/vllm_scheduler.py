@@ -19,6 +19,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import KV_FETCH_COMPLETED_WAITING, KV_FETCH_IN_PROGRESS
 
+from services.engine.pool_scan import PoolScan
 from services.engine.steps.step import Draft, Held, Prefill, Step
 
 KEY = "headrace"
@@ -57,6 +58,8 @@ class StepFacts:
         self._loaded: list[str] = []
         self._held: list[Held] = []
         self._drafts: list[Draft] = []
+        # The first block is vLLM's own.
+        self._scan = PoolScan(self.kv_cache_manager.block_pool.blocks[1:])  # type: ignore[attr-defined]
 
     # --- what vLLM calls
 
@@ -191,6 +194,9 @@ class StepFacts:
         step.free_blocks = pool.get_num_free_blocks()
         # One block of the pool is vLLM's own.
         step.total_blocks = pool.num_gpu_blocks - 1
+        self._scan.look()
+        if (runs := self._scan.last) is not None:
+            step.free_runs, step.largest_free_run = runs.runs, runs.largest
         if graph is not None:
             step.mode = KINDS.get(graph.runtime_mode.rpartition(".")[2], graph.runtime_mode)
         if self._loaded:

@@ -16,7 +16,21 @@ class WorkerFacts:
         }
         return sorted(backends)
 
+    def headrace_block_bytes(self) -> int:
+        """Return how many bytes a block of the KV pool has in this worker: the groups of layers lie over each other."""
+        groups = self.model_runner.kv_cache_config.kv_cache_groups  # type: ignore[attr-defined]
+        return max(
+            (
+                group.kv_cache_spec.page_size_bytes
+                # One that differs by layer tells the sum of all its layers.
+                * (1 if hasattr(group.kv_cache_spec, "kv_cache_specs") else len(group.layer_names))
+                for group in groups
+            ),
+            default=0,
+        )
+
 
 NAME = f"{__name__}.{WorkerFacts.__name__}"
 """How vLLM is told."""
+ASK_BLOCK_BYTES = WorkerFacts.headrace_block_bytes.__name__
 ASK_BACKENDS = WorkerFacts.headrace_attention_backends.__name__

@@ -69,6 +69,10 @@ class Step(msgspec.Struct, array_like=True):
     free_blocks: int = 0
     """Free blocks of the KV pool at the end."""
     total_blocks: int = 0
+    free_runs: int | None = None
+    """Runs of adjacent free blocks, of the last look at the whole pool; none: not known."""
+    largest_free_run: int | None = None
+    """Blocks of the longest of them."""
 
 
 def us_of(seconds: float) -> int:

@@ -80,10 +80,19 @@ class LedgerBook:
     """The ledger of one gateway."""
 
     def __init__(
-        self, services: Collection[str], *, stamp: Clock, wall_time_s: Callable[[], float]
+        self,
+        services: Collection[str],
+        *,
+        stamp: Clock,
+        wall_time_s: Callable[[], float],
+        observe: Callable[[ServiceName, Ledger], None] = lambda _service, _entry: None,
     ) -> None:
-        """`services`: those that have or had engines, a view that changes; requests for others are of the service `unknown`."""
+        """`services`: those that have or had engines, a view that changes; requests for others are of the service `unknown`.
+
+        `observe` is called with each entry once it is whole.
+        """
         self._services = services
+        self._observe = observe
         self._waiting: deque[tuple[ServiceName, Ledger]] = deque()
         self.stamp = stamp
         self._wall_time_s = wall_time_s
@@ -133,6 +142,7 @@ class LedgerBook:
     def add(self, service: ServiceName, entry: Ledger) -> None:
         """Take a finished entry; for records."""
         self.made += 1
+        self._observe(service, entry)
         self._waiting.append((service, entry))
         if len(self._waiting) > MAX_WAITING:
             self._waiting.popleft()
