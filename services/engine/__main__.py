@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from services.engine.backends import make_backend
+from services.engine.blackbox import recorded
 from services.engine.metrics_page import serve_page
 from services.engine.ports import EngineFailedError
 from services.engine.service import EngineService
@@ -38,7 +39,10 @@ async def _serve(chosen: EngineSettings, process: runtime.Runtime) -> None:
     registry.register(metrics.BusCollector(bus))
     registry.register(service.snapshot)
     try:
-        async with serve_page(chosen.metrics_port, partial(metrics.render, registry)):
+        async with (
+            serve_page(chosen.metrics_port, partial(metrics.render, registry)),
+            recorded(chosen, service, bus, process),
+        ):
             await service.run(process)
     except EngineFailedError as error:
         raise UserError(str(error)) from error

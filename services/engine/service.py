@@ -142,6 +142,13 @@ class EngineService:
             reason=self._health.reason,
         )
 
+    def under_way(self) -> list[Request]:
+        """Return what is known of the requests that are answered now, for the black box."""
+        return [
+            request_of(stream, self._backend.book.standing(stream.key))
+            for stream in self._streams.live.values()
+        ]
+
     # --- life
 
     async def _listen(self) -> None:
