@@ -1,4 +1,4 @@
-"""What the black box costs an engine: µs of one step's record and of the look once a second, in a file of this folder's disk.
+"""What the black box costs an engine: µs of CPU for one step's record and of the look once a second, in a file of this folder's disk.
 
     python bench/blackbox.py [--folder DIR]
 
@@ -65,13 +65,13 @@ def requests() -> list[Request]:
 
 
 def us_each(call: Callable[[], object], count: int) -> list[float]:
-    """Return µs a call, once for each round."""
+    """Return µs of CPU a call, once for each round: other work on the machine does not count."""
     figures = []
     for _ in range(ROUNDS):
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         for _ in range(count):
             call()
-        figures.append((time.perf_counter() - start_s) / count * 1e6)
+        figures.append((time.process_time() - start_s) / count * 1e6)
     return figures
 
 

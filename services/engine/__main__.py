@@ -9,11 +9,11 @@ from functools import partial
 
 from services.engine.backends import make_backend
 from services.engine.blackbox import recorded
-from services.engine.metrics_page import serve_page
+from services.engine.metrics_page import page_of, serve_page
 from services.engine.ports import EngineFailedError
 from services.engine.service import EngineService
 from services.engine.settings import PREFIX, STOP_S, EngineSettings
-from shared import logs, metrics, runtime, settings
+from shared import logs, runtime, settings
 from shared.errors import UserError
 from shared.ids import new_engine_id
 from shared.natsbus import NatsBus
@@ -35,14 +35,9 @@ async def _serve(chosen: EngineSettings, process: runtime.Runtime) -> None:
     bus = await NatsBus.connect(chosen.nats, group=process.group, name=chosen.name or "engine")
     host, engine = socket.gethostname(), new_engine_id()
     service = EngineService(chosen, make_backend(chosen), bus, engine=engine, host=host)
-    registry = metrics.new_registry("engine")
-    registry.register(metrics.BusCollector(bus))
-    registry.register(service.snapshot)
+    page = serve_page(chosen.metrics_port, page_of(bus, service.snapshot))
     try:
-        async with (
-            serve_page(chosen.metrics_port, partial(metrics.render, registry)),
-            recorded(chosen, service, bus, process),
-        ):
+        async with page, recorded(chosen, service, bus, process):
             await service.run(process)
     except EngineFailedError as error:
         raise UserError(str(error)) from error

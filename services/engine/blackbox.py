@@ -61,16 +61,19 @@ class Recorder:
     def on_step(self, step: Step) -> None:
         """Keep a step that ended."""
         self.has_served = True
-        prefills = step.prefills
+        computed = again = 0
+        for each in step.prefills:
+            computed += each.tokens
+            again += each.again
         self._writer.step(
             layout.Step(
                 number=step.number,
                 unix_s=step.scheduled_at + self._offset_s,
                 us=max(0, int((step.ended_at - step.scheduled_at) * 1e6)),
                 decodes=step.decodes,
-                prompts=len(prefills),
-                prefill_tokens=sum(each.tokens for each in prefills) if prefills else 0,
-                recomputed_tokens=sum(each.again for each in prefills) if prefills else 0,
+                prompts=len(step.prefills),
+                prefill_tokens=computed,
+                recomputed_tokens=again,
                 preemptions=len(step.preempted),
                 free_blocks=step.free_blocks,
                 mode=step.mode,
@@ -144,7 +147,7 @@ async def recorded(
         requests=service.under_way,
         devices=partial(find_devices, chosen),
     )
-    book.listeners.append(recorder.on_step)
+    service.book.listeners.append(recorder.on_step)
     looking = process.group.create_task(recorder.run(), name="black box")
     is_kept = True
     try:
@@ -159,7 +162,7 @@ async def recorded(
         raise
     finally:
         looking.cancel()
-        book.listeners.remove(recorder.on_step)
+        service.book.listeners.remove(recorder.on_step)
         if not is_kept:
             box.remove()
 

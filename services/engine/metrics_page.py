@@ -5,13 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
+from prometheus_client.registry import Collector
+
+from shared import metrics
 from shared.errors import UserError
 from shared.metrics import CONTENT_TYPE
+from shared.typedbus import TypedBus
 
 LOOPBACK = "127.0.0.1"
 _READ_S = 5.0
 _MAX_HEAD_BYTES = 16 << 10
+
+
+def page_of(bus: TypedBus, own: Collector) -> Callable[[], bytes]:
+    """Return what renders the page of an engine: the process's and the bus's figures, and its own."""
+    registry = metrics.new_registry("engine")
+    registry.register(metrics.BusCollector(bus))
+    registry.register(own)
+    return partial(metrics.render, registry)
 
 
 @asynccontextmanager
