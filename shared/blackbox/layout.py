@@ -272,7 +272,7 @@ def _payloads(data: bytes, ring: Ring) -> list[bytes]:
             break
         crc, number, size = _FRAME.unpack_from(data, at)
         end = at + _FRAME.size + size
-        if not number or number % ring.slots != slot or size > ring.room_bytes or end > len(data):
+        if not number or size > ring.room_bytes or end > len(data):
             continue
         if crc32(data[at + _CRC_BYTES : end]) == crc:
             found[number] = data[at + _FRAME.size : end]
