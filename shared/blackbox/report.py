@@ -8,6 +8,7 @@ from shared.blackbox.layout import Box, Note, Second, Step, Table
 from shared.ids import EngineId, ServiceName
 
 MINUTE_S = 60.0
+FULLEST_S = 5.0
 HUNG_S = 5.0
 """A step that old, while choices ran, is told with the cause."""
 NEAR_LIMIT_RATIO = 0.95
@@ -53,8 +54,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     free_blocks: int
     total_blocks: int
     rss_bytes: int
+    """The most of its last five seconds."""
     rss_change_bytes: int
-    """Over its last minute, or as long as it lived."""
+    """To there in a minute, or as long as it lived."""
     requests: Table
     notes: list[Note]
     seconds: list[Second]
@@ -67,6 +69,7 @@ def report(box: Box, ending: Ending) -> Report | None:
     if identity is None:
         return None
     last = box.seconds[-1] if box.seconds else Second(unix_s=identity.began_unix_s)
+    fullest = _fullest(box, last)
     step_unix_s = _step_unix_s(box, last)
     last_unix_s = max(last.unix_s, step_unix_s, *(note.unix_s for note in box.notes), 0.0)
     ended_unix_s = max(ending.unix_s, last_unix_s)
@@ -88,8 +91,8 @@ def report(box: Box, ending: Ending) -> Report | None:
         step_age_s=round(ended_unix_s - step_unix_s, 3) if step_unix_s else 0.0,
         free_blocks=_free_blocks(box, last),
         total_blocks=last.total_blocks,
-        rss_bytes=last.rss_bytes,
-        rss_change_bytes=last.rss_bytes - _minute_before(box, last).rss_bytes,
+        rss_bytes=fullest.rss_bytes,
+        rss_change_bytes=fullest.rss_bytes - _minute_before(box, fullest).rss_bytes,
         requests=box.table or Table(unix_s=last.unix_s),
         notes=box.notes,
         seconds=box.seconds,
@@ -110,8 +113,14 @@ def _free_blocks(box: Box, last: Second) -> int:
     return box.steps[-1].free_blocks if newer else last.free_blocks
 
 
-def _minute_before(box: Box, last: Second) -> Second:
-    return next((s for s in box.seconds if last.unix_s - s.unix_s <= MINUTE_S), last)
+def _fullest(box: Box, last: Second) -> Second:
+    """Return the last seconds' one with the most memory: the core may have died before the front."""
+    late = [second for second in box.seconds if last.unix_s - second.unix_s <= FULLEST_S]
+    return max(late, key=lambda second: second.rss_bytes, default=last)
+
+
+def _minute_before(box: Box, then: Second) -> Second:
+    return next((s for s in box.seconds if then.unix_s - s.unix_s <= MINUTE_S), then)
 
 
 def _cause(box: Box, last: Second, ending: Ending) -> str:

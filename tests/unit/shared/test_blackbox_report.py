@@ -54,6 +54,14 @@ def test_figures_are_those_of_the_last_records():
     )
 
 
+def test_memory_is_that_before_the_core_was_gone():
+    without_core = Second(unix_s=1002.0, processes=[ProcessMemory(1, "front", GIB)])
+    box = Box(identity=IDENTITY, seconds=[*SECONDS, without_core])
+
+    assert SECONDS[-1].rss_bytes == said(box).rss_bytes
+    assert said(box).rss_change_bytes > 0
+
+
 def test_an_end_that_nobody_saw_is_that_of_the_last_record():
     told = said()
 
