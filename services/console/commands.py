@@ -109,6 +109,19 @@ def _insight(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return insight.run(reading, options, bus_of(settings.platform_folder(options.name)))
 
 
+def _blackbox(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.blackbox import find, text  # noqa: PLC0415
+    from services.console.fleet.instance import BLACK_BOXES  # noqa: PLC0415
+
+    shelf = options.folder or settings.platform_folder(options.name) / BLACK_BOXES
+    said = find(Path(shelf), options.engine)
+    if options.json:
+        output.json_document(said)
+    else:
+        output.line(text(said))
+    return 0
+
+
 def _model(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console import models  # noqa: PLC0415
 
@@ -144,6 +157,7 @@ COMMANDS: dict[str, Command] = {
     "blame": _insight,
     "logs": _insight,
     "trace": _insight,
+    "blackbox": _blackbox,
     "model": _model,
     "key": _key,
     "bus-config": _bus_config,

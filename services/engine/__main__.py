@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from services.engine.backends import make_backend
+from services.engine.blackbox import recorded
+from services.engine.metrics_page import page_of
 from services.engine.ports import EngineFailedError
 from services.engine.service import EngineService
 from services.engine.settings import PREFIX, STOP_S, EngineSettings
-from shared import logs, metrics, runtime, settings
+from shared import logs, runtime, settings
 from shared.errors import UserError
 from shared.ids import new_engine_id
-from shared.metric_views import Aliased, Labelled
 from shared.metrics_page import serve_page
 from shared.natsbus import NatsBus
 
@@ -35,13 +36,9 @@ async def _serve(chosen: EngineSettings, process: runtime.Runtime) -> None:
     bus = await NatsBus.connect(chosen.nats, group=process.group, name=chosen.name or "engine")
     host, engine = socket.gethostname(), new_engine_id()
     service = EngineService(chosen, make_backend(chosen), bus, engine=engine, host=host)
-    registry = metrics.new_registry("engine")
-    registry.register(metrics.BusCollector(bus))
-    labels = {"service": chosen.service, "version": chosen.version, "engine": engine}
-    for collector in (service.snapshot, service.pool):
-        registry.register(Aliased(Labelled(collector, lambda: labels), "engine"))
+    page = serve_page(chosen.metrics_port, page_of(chosen, bus, service, engine))
     try:
-        async with serve_page(chosen.metrics_port, partial(metrics.render, registry)):
+        async with page, recorded(chosen, service, bus, process):
             await service.run(process)
     except EngineFailedError as error:
         raise UserError(str(error)) from error

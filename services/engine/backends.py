@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from services.engine.adapters.late import LateEngine
-from services.engine.ports import EngineFailedError, InferenceEngine
+from services.engine.ports import Devices, EngineFailedError, InferenceEngine
 from services.engine.settings import EngineSettings, VllmSettings
 from services.engine.stepbook import StepBook
 
@@ -37,3 +37,12 @@ def _vllm(settings: VllmSettings, book: StepBook) -> InferenceEngine:
     ) as error:  # an import meets all of vLLM's libraries, and each raises what it likes
         raise EngineFailedError(f"vLLM cannot be imported: {error!r}") from error
     return VllmEngine(settings, book)
+
+
+def find_devices(settings: EngineSettings) -> Devices | None:
+    """Return what reads the accelerators' memory; none where the backend has none, or is not in this process. Once it has started."""
+    if settings.backend != "vllm":
+        return None
+    from services.engine.adapters.vllm_devices import device_memory  # noqa: PLC0415
+
+    return device_memory()

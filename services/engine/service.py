@@ -29,7 +29,9 @@ from services.engine.settings import EngineSettings
 from services.engine.stages import StageDesk
 from services.engine.step_counts import StepCounts
 from services.engine.streams import Stream, Streams, is_last, key_of
+from services.engine.under_way import under_way
 from shared import logs
+from shared.blackbox.layout import Request
 from shared.boot import boot_id
 from shared.bus import Bus
 from shared.errors import BusError
@@ -86,6 +88,8 @@ class EngineService:
         self.counts = Counts()
         self._delivery = Delivery(bus, engine, self.counts, max_bytes=settings.batch_bytes)
         self._intake = Intake(engine, backend, self._streams, self.counts)
+        self.book = backend.book
+        """Has each step of the backend, for who listens to them."""
         self._stages = StageDesk(bus, backend.book, service=settings.service, engine=engine)
         steps = StepCounts()
         backend.book.listeners.append(steps.step)
@@ -144,6 +148,10 @@ class EngineService:
             tokens_per_s=self._pace.per_s,
             reason=self._health.reason,
         )
+
+    def under_way(self) -> list[Request]:
+        """Return the requests that are answered now, the oldest first."""
+        return under_way(self._streams, self.book)
 
     # --- life
 

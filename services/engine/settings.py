@@ -125,6 +125,15 @@ class RingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long a finished stream is kept: longer than any gateway takes to notice a gap."""
 
 
+class BlackBoxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left of an engine after a kill: see docs/how-to/after-a-crash.md."""
+
+    folder: str = ""
+    """Where the box is while the engine lives, 600 KiB; best on a tmpfs, as writes to a busy disk may stall. Empty: there is none."""
+    kept_folder: str = ""
+    """Where what dead engines left in `folder` is put at the start; empty: whoever starts the engines does that (`headrace up`)."""
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine process."""
 
@@ -149,6 +158,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_bytes: int = 512 << 10
     """Bound of one token message, below the 1 MiB of a bus with NATS's defaults; more deltas are split."""
     ring: RingSettings = RingSettings()
+    blackbox: BlackBoxSettings = BlackBoxSettings()
     vllm: VllmSettings = VllmSettings()
     fake: FakeSettings = FakeSettings()
     openai: OpenAiSettings = OpenAiSettings()

@@ -139,6 +139,11 @@ class StepBook:
         account = self._accounts.get(key)
         return None if account is None else self._sums.spent(account, until, decode_tokens)
 
+    def standing(self, key: str) -> tuple[Stage, int] | None:
+        """Return the stage that a stream is in, and the KV blocks that it has held as far as is known; none where it is not known."""
+        account = self._accounts.get(key)
+        return None if account is None else (ENGINE_STAGES[account.stage], account.held_blocks)
+
     # --- steps
 
     def feed(self, step: Step) -> None:

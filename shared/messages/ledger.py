@@ -143,3 +143,7 @@ class BlackBox(Message, tag="console.blackbox.v1", frozen=True, kw_only=True):
     free_blocks: int = 0
     unix_s: float = 0.0
     """Wall time of its last record."""
+
+
+class FoundBlackBox(BlackBox, tag="engine.blackbox.v1", frozen=True, kw_only=True):
+    """The same from an engine that found the box at its start: nobody else looks after the engines here."""

@@ -8,7 +8,7 @@ import msgspec
 
 from shared.messages.engine import EngineHeartbeat, Resent, TokenBatch
 from shared.messages.gateway import Accepted, Cancel, GatewayHeartbeat, Refused, Resend, Submit
-from shared.messages.ledger import BlackBox, LedgerBatch
+from shared.messages.ledger import BlackBox, FoundBlackBox, LedgerBatch
 from shared.messages.parts import Message
 from shared.messages.stages import StageBatch, StepDetail, StepQuery
 from shared.messages.tracer import TracerHeartbeat
@@ -127,6 +127,13 @@ ROUTES: dict[type[Message], Route] = {
         subject="hr.blackbox.{service}.{engine}",
         delivery=Delivery.CORE,
         owner="console",
+        readers=("tracer",),
+        key="engine",
+    ),
+    FoundBlackBox: Route(
+        subject="hr.blackbox.{service}.{engine}.found",
+        delivery=Delivery.CORE,
+        owner="engine",
         readers=("tracer",),
         key="engine",
     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from services.console.blackbox import find
 from tests.support.platform import Platform
 from tests.support.stream_load import StreamLoad, Tally, disturbed, tally
 
@@ -87,15 +88,24 @@ def play(platform: Platform, victim: Callable[[Platform], int], number: signal.S
 
 
 @pytest.mark.parametrize(
-    ("victim", "number"),
+    ("victim", "number", "cause"),
     [
-        pytest.param(front, signal.SIGKILL, id="kill the engine", marks=pytest.mark.long),
-        pytest.param(core, signal.SIGKILL, id="kill its core"),
-        pytest.param(core, signal.SIGSTOP, id="freeze its core", marks=pytest.mark.long),
+        pytest.param(
+            front, signal.SIGKILL, "signal SIGKILL", id="kill the engine", marks=pytest.mark.long
+        ),
+        pytest.param(core, signal.SIGKILL, "engine core died", id="kill its core"),
+        pytest.param(
+            core, signal.SIGSTOP, "engine core died", id="freeze its core", marks=pytest.mark.long
+        ),
     ],
 )
-def test_the_text_is_the_same_to_the_letter(pair, victim, number):
+def test_the_text_is_the_same_to_the_letter(pair, victim, number, cause):
     seen = play(pair, victim, number)
+    box = find(pair.folder / "black-boxes", "latest")
 
     assert (0, 0) == (seen.failed, seen.wrong), seen
     assert seen.continued > 0
+    assert cause in box.cause
+    assert box.steps[-1].number == box.last_step > TOKENS
+    assert 0 < box.free_blocks <= box.total_blocks
+    assert len(box.seconds[-1].processes) >= 2

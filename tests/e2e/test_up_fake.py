@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shlex
 import signal
@@ -15,10 +17,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from shared.messages import BlackBox
+from shared.natsbus import NatsBus
+from shared.settings import NatsSettings, Secret
 from tests.support.nats_server import free_port
 from tests.support.platform import ROOT, Platform, clean_environment
 
 START_S = 90.0
+LOOK_S = 1.2
+"""Engines look once a second at whose requests are under way."""
 
 
 @pytest.fixture
@@ -127,13 +134,60 @@ def test_chat_answers_what_is_typed(platform):
     assert 2 == len([line for line in result.stdout.splitlines() if line.strip()])
 
 
-def test_an_engine_that_is_killed_comes_back(platform):
-    engine = next(
+async def kill_under_load(platform: Platform, engine: int) -> tuple[BlackBox, float]:
+    """Kill an engine while both answer; return what is told of its black box, and after how long."""
+    tracer = NatsSettings(
+        url=platform.nats_url,
+        user="tracer",
+        password=Secret((platform.folder / "tracer.password").read_text()),
+    )
+    told: asyncio.Future[BlackBox] = asyncio.get_running_loop().create_future()
+    body = {"model": "fake", "prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
+    body |= {"stream": True}
+    async with asyncio.TaskGroup() as group, httpx.AsyncClient(timeout=20) as client:
+        bus = await NatsBus.connect(tracer, group=group, name="tracer")
+        await bus.subscribe(BlackBox, told.set_result)
+        url = f"{platform.url}/v1/completions"
+        answers = [
+            await client.send(client.build_request("POST", url, json=body), stream=True)
+            for _ in range(8)
+        ]
+        await asyncio.sleep(LOOK_S)
+        os.kill(engine, signal.SIGKILL)
+        killed_s = time.monotonic()
+        async with asyncio.timeout(10):
+            box = await told
+        took_s = time.monotonic() - killed_s
+        for answer in answers:
+            await answer.aclose()
+        await bus.close()
+    return box, took_s
+
+
+def test_an_engine_that_is_killed_leaves_its_black_box_and_comes_back(platform):
+    engine = min(
         pid
         for pid in platform.pids()
         if b"services.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
-    os.kill(engine, signal.SIGKILL)
+
+    box, took_s = asyncio.run(kill_under_load(platform, engine))
+    kept = json.loads(command(platform.home, "blackbox", "--json").stdout)
+    shown = command(platform.home, "blackbox", kept["name"]).stdout
+    line = next(line for line in platform.lines() if "its black box: " in line)
+
+    assert took_s < 2.0
+    assert (engine, "signal SIGKILL") == (kept["pid"], box.cause)
+    assert box.path == str(platform.folder / "black-boxes" / f"{box.engine}.json")
+    assert box.last_step == kept["last_step"] == kept["steps"][-1]["number"] > 50
+    assert box.rss_bytes > 10 << 20
+    assert len(kept["requests"]["requests"]) >= 2
+    assert {"decode"} == {each["stage"] for each in kept["requests"]["requests"]}
+    assert kept["requests"]["requests"][0]["request"] in shown
+    assert kept["summary"] in line
+    assert box.path in line
+    assert "Once" not in Path(box.path).read_text()
+
     end_s = time.monotonic() + 20
     while command(platform.home, "status").stdout.count(" ready ") < 2:
         assert time.monotonic() < end_s, platform.log_text()

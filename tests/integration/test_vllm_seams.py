@@ -159,3 +159,9 @@ def test_another_version_says_what_to_install(version):
         part("services.engine.ports:EngineFailedError"), match=r"install vllm >=0\.32,<0\.34"
     ):
         part("services.engine.adapters.vllm_engine:check_version")(version)
+
+
+def test_devices_tell_their_memory_where_there_is_a_driver():
+    read = part("services.engine.adapters.vllm_devices:device_memory")()
+
+    assert read is None or all(0 < each.used_bytes <= each.total_bytes for each in read())

@@ -61,9 +61,14 @@ class Platform:
         return self._process
 
     @property
+    def folder(self) -> Path:
+        """Where it keeps what it writes."""
+        return self.home / "platforms" / "default"
+
+    @property
     def logs(self) -> Path:
         """Where the logs of its processes are."""
-        return self.home / "platforms" / "default" / "logs"
+        return self.folder / "logs"
 
     def start(self, *, timeout_s: float) -> None:
         """Start it and return when it says that it serves. Raises with its output where it does not."""
@@ -119,6 +124,16 @@ class Platform:
             self.output.append(line)
             if mark in line:
                 return True
+
+    def lines(self) -> list[str]:
+        """Return what it has written so far."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except Empty:
+                return self.output
+            if line is not None:
+                self.output.append(line)
 
     def log_text(self) -> str:
         """Return the logs of all processes, for a failure's report."""

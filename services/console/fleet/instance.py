@@ -16,6 +16,7 @@ from shared.errors import UserError
 from shared.nats_config import ServerOptions, render
 
 PASSWORD_BYTES = 24
+BLACK_BOXES = "black-boxes"
 LOG_KEEP_BYTES = 32 << 20
 """A log beyond this starts anew at the next start; the old one is kept once."""
 
@@ -26,6 +27,7 @@ class Instance:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.logs = folder / "logs"
+        self.black_boxes = folder / BLACK_BOXES
         self._nats_conf = folder / "nats.conf"
         self._lock: TextIO | None = None
 

@@ -124,10 +124,16 @@ def gateway_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[Pr
 
 
 def engine_plans(
-    options: UpOptions, *, service: str, model: Path | None, secrets: Mapping[str, Path]
+    options: UpOptions,
+    *,
+    service: str,
+    model: Path | None,
+    boxes: Path,
+    secrets: Mapping[str, Path],
 ) -> list[ProcessPlan]:
-    """Plan the engines; `model` is the directory that they load."""
+    """Plan the engines; `model` is the directory that they load, `boxes` that of their black boxes."""
     args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
+    args += ["--blackbox-folder", str(boxes)]
     if options.backend == "vllm":
         args += ["--vllm-model", str(model), "--vllm-kv-cache-bytes", str(options.kv_cache_bytes)]
         if options.max_model_len is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 from typing_extensions import override
 
 from services.console.fleet.child import Child, Launcher, log_tail
@@ -19,10 +21,27 @@ KILL_AFTER_S = 5.0
 """From SIGKILL to giving up the wait: the kernel is stuck then, not we."""
 
 
+class Death(msgspec.Struct, frozen=True):
+    """The end of a process that it did not choose itself."""
+
+    pid: int
+    how: str
+    """Such as `signal SIGKILL`."""
+    log: Path
+
+
+OnDeath = Callable[[Death], None]
+"""Told before the process is started again; raises nothing."""
+
+
+def _ignore(_: Death) -> None:
+    """Nobody wants to know."""
+
+
 class Kept:
     """One supervised process."""
 
-    def __init__(self, launcher: Launcher, *, stop_s: float) -> None:
+    def __init__(self, launcher: Launcher, *, stop_s: float, on_death: OnDeath = _ignore) -> None:
         self.launcher = launcher
         self.child: Child | None = None
         self.ready = False
@@ -30,6 +49,7 @@ class Kept:
         self.restarts = 0
         self.task: asyncio.Task[None] | None = None
         self._stop_s = stop_s
+        self._on_death = on_death
         self._stopped = asyncio.Event()
         self._record = Record()
 
@@ -47,6 +67,7 @@ class Kept:
             code = await self.child.wait()
             if self._stopped.is_set():
                 return
+            self._on_death(Death(self.child.pid, _exit_text(code), self.launcher.log))
             decision = after_exit(self._record, lived_s=clock() - born_s, ready=self.ready)
             await self._carry_out(decision, code, say)
 
@@ -77,14 +98,20 @@ class Kept:
             self.task.cancel()  # it may wait for its next start
 
     async def _end(self, child: Child) -> None:
-        for number, wait_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, KILL_AFTER_S)):
-            child.signal(number)
-            try:
-                async with asyncio.timeout(wait_s):
-                    await child.wait()
-            except TimeoutError:
-                continue
+        if await self._has_ended(child, signal.SIGTERM, self._stop_s):
             return
+        if await self._has_ended(child, signal.SIGKILL, KILL_AFTER_S):
+            how = f"it did not end within {self._stop_s:.0f} s and was killed"
+            self._on_death(Death(child.pid, how, self.launcher.log))
+
+    async def _has_ended(self, child: Child, number: signal.Signals, wait_s: float) -> bool:
+        child.signal(number)
+        try:
+            async with asyncio.timeout(wait_s):
+                await child.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 def _exit_text(code: int) -> str:
@@ -100,9 +127,16 @@ class Supervisor:
         self._say = say
         self.kept: list[Kept] = []
 
-    def add(self, group: asyncio.TaskGroup, launcher: Launcher, *, stop_s: float) -> Kept:
+    def add(
+        self,
+        group: asyncio.TaskGroup,
+        launcher: Launcher,
+        *,
+        stop_s: float,
+        on_death: OnDeath = _ignore,
+    ) -> Kept:
         """Start and keep one more process; its failure to start fails the group."""
-        kept = Kept(launcher, stop_s=stop_s)
+        kept = Kept(launcher, stop_s=stop_s, on_death=on_death)
         self.kept.append(kept)
         kept.task = group.create_task(kept.keep(self._say), name=f"keep {launcher.name}")
         return kept

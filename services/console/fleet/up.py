@@ -13,6 +13,7 @@ import msgspec
 
 from services.console import output
 from services.console.fleet import host
+from services.console.fleet.boxes import Boxes
 from services.console.fleet.child import ExecLauncher, Launcher
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import (
@@ -65,6 +66,8 @@ class Up:
         self._env = {**env, "PYTHONPATH": str(root)}
         self._api_key = api_key
         self._supervisor = Supervisor(output.note)
+        shelf = instance.black_boxes
+        self._boxes = Boxes(shelf / "live", shelf, say=output.note)
         self._bus: Bus | None = None
         self._nats: Kept | None = None
         self._nursery: EngineNursery | None = None
@@ -104,6 +107,7 @@ class Up:
     def _check(self) -> None:
         options = self._options
         self._instance.claim()
+        self._boxes.keep_found()
         host.check_disk(self._instance.folder)
         host.check_port("127.0.0.1", options.nats_port, what="NATS", option="--nats-port")
         host.check_port(options.host, options.port, what="HTTP", option="--port")
@@ -139,7 +143,13 @@ class Up:
         from shared.natsbus import NatsBus  # noqa: PLC0415
 
         options = self._options
-        plans = engine_plans(options, service=model.name, model=model.path, secrets=secrets)
+        plans = engine_plans(
+            options,
+            service=model.name,
+            model=model.path,
+            boxes=self._boxes.live,
+            secrets=secrets,
+        )
         engines = {plan.name: self._keep(group, plan) for plan in plans}
         tracers = [self._keep(group, plan) for plan in tracer_plans(options, secrets=secrets)]
         watch = FleetWatch(engines, tracers, gateways=options.gateways, say=output.note)
@@ -148,7 +158,9 @@ class Up:
             user="console",
             password=read_secret(secrets["console"]),
         )
-        self._bus = await NatsBus.connect(address, group=group, name="headrace up")
+        self._bus = self._boxes.bus = await NatsBus.connect(
+            address, group=group, name="headrace up"
+        )
         await watch.follow(self._bus)
         progress = group.create_task(self._show_progress(watch, len(plans)), name="progress")
         try:
@@ -203,7 +215,9 @@ class Up:
         )
 
     def _keep(self, group: asyncio.TaskGroup, plan: ProcessPlan) -> Kept:
-        return self._supervisor.add(group, self._launcher(plan), stop_s=plan.stop_s)
+        return self._supervisor.add(
+            group, self._launcher(plan), stop_s=plan.stop_s, on_death=self._boxes.keep_of
+        )
 
     def _launcher(self, plan: ProcessPlan) -> Launcher:
         log = self._instance.log(plan.name)
@@ -220,6 +234,7 @@ class Up:
         await self._supervisor.stop_all(self._nats)
         if self._nursery is not None:
             await self._nursery.stop()
+        self._boxes.drop()
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:

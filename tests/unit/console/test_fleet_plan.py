@@ -19,6 +19,7 @@ from services.console.fleet.plan import (
 from shared.errors import UserError
 from shared.subjects import token
 
+BOXES = Path("/b")
 SECRETS = {
     "gateway": Path("/s/gateway"),
     "engine": Path("/s/engine"),
@@ -28,7 +29,9 @@ SECRETS = {
 
 
 def test_each_engine_has_its_own_name_and_the_engine_user():
-    plans = engine_plans(UpOptions(engines=3, fake=True), service="m", model=None, secrets=SECRETS)
+    plans = engine_plans(
+        UpOptions(engines=3, fake=True), service="m", model=None, boxes=BOXES, secrets=SECRETS
+    )
 
     assert ["engine-0", "engine-1", "engine-2"] == [plan.name for plan in plans]
     assert {"/s/engine"} == {plan.env["HEADRACE_ENGINE_NATS_PASSWORD_FILE"] for plan in plans}
@@ -80,7 +83,7 @@ def test_a_tracer_runs_unless_it_is_not_wanted_and_knows_the_collector():
     ],
 )
 def test_backend_follows_the_options(options, backend):
-    (plan,) = engine_plans(options, service="m", model=Path("/m"), secrets=SECRETS)
+    (plan,) = engine_plans(options, service="m", model=Path("/m"), boxes=BOXES, secrets=SECRETS)
 
     assert backend == options.backend
     assert backend == plan.args[plan.args.index("--backend") + 1]
@@ -88,7 +91,7 @@ def test_backend_follows_the_options(options, backend):
 
 def test_an_engine_gets_as_long_to_stop_as_it_may_drain():
     (plan,) = engine_plans(
-        UpOptions(fake=True, drain_s=12.0), service="m", model=None, secrets=SECRETS
+        UpOptions(fake=True, drain_s=12.0), service="m", model=None, boxes=BOXES, secrets=SECRETS
     )
 
     assert plan.stop_s > 12.0
