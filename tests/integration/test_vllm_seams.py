@@ -148,12 +148,12 @@ def test_the_reasons_to_end_are_the_known_ones():
 
 
 def test_the_installed_version_is_in_our_range():
-    part("services.engine.adapters.vllm_engine:check_version")(part("vllm:__version__"))
+    part("services.engine.adapters.vllm_version:check_version")(part("vllm:__version__"))
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cpu", "0.33.0", "0.33.2.dev3"])
 def test_a_version_in_range_starts(version):
-    part("services.engine.adapters.vllm_engine:check_version")(version)
+    part("services.engine.adapters.vllm_version:check_version")(version)
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "1.0.0", "dev"])
@@ -161,7 +161,7 @@ def test_another_version_says_what_to_install(version):
     with pytest.raises(
         part("services.engine.ports:EngineFailedError"), match=r"install vllm >=0\.32,<0\.34"
     ):
-        part("services.engine.adapters.vllm_engine:check_version")(version)
+        part("services.engine.adapters.vllm_version:check_version")(version)
 
 
 def test_the_core_builds_grammars_as_they_are_tried_out():

@@ -8,7 +8,6 @@ does, with one difference: outputs become pieces at once instead of passing thro
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import partial
@@ -37,6 +36,7 @@ from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal
 from services.engine.adapters.vllm_shape import Shape, shape_of
 from services.engine.adapters.vllm_steps import step_gate
 from services.engine.adapters.vllm_tools import ToolParser
+from services.engine.adapters.vllm_version import check_version
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
 from services.engine.settings import VllmSettings
 from services.engine.stepbook import StepBook
@@ -44,9 +44,6 @@ from shared import logs
 from shared.clock import stamp_clock
 from shared.messages import Priority, RefuseReason, Spent
 
-FIRST_VERSION = (0, 32)
-END_VERSION = (0, 34)
-"""The first one that is not supported."""
 STOP_S = 5.0
 """Time that vLLM's processes get to end before they are killed."""
 GRAMMAR_PATIENCE_S = 2.0
@@ -238,8 +235,8 @@ class VllmEngine:
             answer.fail("the grammar of the schema was not built in time")
         except (EngineFailedError, EngineDeadError) as error:
             answer.fail(str(error))
-        except Exception:  # noqa: BLE001 - only this answer is lost
-            _log.exception("submit_broke", answer=answer)
+        except Exception as error:  # noqa: BLE001 - only this answer is lost
+            _log.error("submit_broke", answer=answer, exc_info=error)
             answer.fail("the engine could not take the request", retryable=False)
 
     async def _enqueue(
@@ -336,15 +333,6 @@ class VllmEngine:
         self._death.set_result(reason)
         for answer in list(self._answers.values()):
             answer.fail(reason)
-
-
-def check_version(version: str) -> None:
-    """Raise `EngineFailedError` where the version of vLLM is one that nobody has tried."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and FIRST_VERSION <= (int(numbers[1]), int(numbers[2])) < END_VERSION:
-        return
-    first, end = (".".join(map(str, each)) for each in (FIRST_VERSION, END_VERSION))
-    raise EngineFailedError(f"vLLM {version} is installed; install vllm >={first},<{end}")
 
 
 def _limits(settings: VllmSettings, config: Any) -> Limits:
