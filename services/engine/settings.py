@@ -47,6 +47,8 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """vLLM's name of the parser that finds tool calls in the text; none: no `auto` tool choice."""
     template_timeout_s: float = 5.0
     """Deadline of rendering one chat prompt: a template may loop for ever."""
+    grammar_cpu_s: float = 8.0
+    """Processor time that building the grammar of a schema may take; some would take hours. A process of its own tries it out first."""
     extra_args: dict[str, object] = {}
     """Further fields of vLLM's `AsyncEngineArgs`, as they are."""
 

@@ -55,16 +55,16 @@ def test_ten_times_the_capacity(site):
         got = summaries(answers)
         served = sum(one.served for one in got.values())
 
-        # What is let in is in time; a busy machine may delay what is on its last step.
+        # What is let in is in time; a machine that stands still for a second may cost a few.
         assert 0 == sum(one.broken for one in got.values()), got
-        assert sum(one.expired for one in got.values()) <= 0.03 * served, got
+        assert sum(one.expired for one in got.values()) <= 0.01 * served, got
         assert all(one.served_max_s < TIMEOUT_S + 1 for one in got.values()), got
         # The engine is kept busy all the time.
         assert served > 0.5 * CAPACITY_PER_S * SECONDS, got
         # The rest is refused at once.
         assert got["default"].refused > got["default"].served
-        assert got["default"].refused_p50_s < 0.5, got
-        assert got["batch"].refused_p50_s < 0.5, got
+        assert got["default"].refused_p50_s < 0.2, got
+        assert got["batch"].refused_p50_s < 0.2, got
         # Interactive before the others; batch keeps a little; another tenant has its share.
         assert got["interactive"].served >= 0.9 * got["interactive"].sent, got
         assert got["another tenant"].served >= 0.9 * got["another tenant"].sent, got

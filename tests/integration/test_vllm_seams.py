@@ -48,6 +48,9 @@ CALLS = {
     "vllm.parser:ParserManager.get_parser": "tool_parser_name enable_auto_tools tokenizer",
     "vllm.parser.abstract_parser:Parser.parse_delta": "delta_text delta_token_ids request prompt_token_ids finished",
     "vllm.parser.abstract_parser:Parser.adjust_request": "request",
+    "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.__init__": "vllm_config tokenizer vocab_size",
+    "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.compile_grammar": "request_type grammar_spec",
+    "vllm.v1.structured_output.request:get_structured_output_key": "params",
     "vllm.config:ModelConfig.get_vocab_size": "",
     "vllm.config:ModelConfig.get_diff_sampling_param": "",
 }
@@ -145,12 +148,12 @@ def test_the_reasons_to_end_are_the_known_ones():
 
 
 def test_the_installed_version_is_in_our_range():
-    part("services.engine.adapters.vllm_engine:check_version")(part("vllm:__version__"))
+    part("services.engine.adapters.vllm_version:check_version")(part("vllm:__version__"))
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cpu", "0.33.0", "0.33.2.dev3"])
 def test_a_version_in_range_starts(version):
-    part("services.engine.adapters.vllm_engine:check_version")(version)
+    part("services.engine.adapters.vllm_version:check_version")(version)
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "1.0.0", "dev"])
@@ -158,7 +161,19 @@ def test_another_version_says_what_to_install(version):
     with pytest.raises(
         part("services.engine.ports:EngineFailedError"), match=r"install vllm >=0\.32,<0\.34"
     ):
-        part("services.engine.adapters.vllm_engine:check_version")(version)
+        part("services.engine.adapters.vllm_version:check_version")(version)
+
+
+def test_the_core_builds_grammars_as_they_are_tried_out():
+    manager = "vllm.v1.structured_output:StructuredOutputManager"
+
+    made = inspect.getsource(part(f"{manager}.grammar_init"))
+    assert (
+        "XgrammarBackend(\n                    self.vllm_config,\n                    tokenizer=self.tokenizer,"
+        in made
+    )
+    assert "vocab_size = self.vllm_config.model_config.get_vocab_size()" in made
+    assert "self.backend.compile_grammar(" in inspect.getsource(part(f"{manager}._create_grammar"))
 
 
 def test_devices_tell_their_memory_where_there_is_a_driver():

@@ -40,7 +40,6 @@ def test_an_answer_matches_its_schema(vllm_rig: EngineRig):
         {"type": "blub"},
         {"$ref": "#/$defs/a"},
         {"type": "integer", "multipleOf": 3},
-        {"pattern": "a{1,9999}"},
         {"type": "string", "pattern": "("},
     ],
 )

@@ -36,6 +36,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     served_p50_s: float
     served_max_s: float
     refused_p50_s: float
+    refused_p99_s: float
     refused_max_s: float
 
 
@@ -87,12 +88,14 @@ def _summary(kind: str, answers: list[Answered]) -> Summary:
         refused=len(refused),
         expired=expired,
         broken=len(answers) - len(served) - len(refused) - expired,
-        served_p50_s=_middle(served),
+        served_p50_s=_within(0.5, served),
         served_max_s=max(served, default=0.0),
-        refused_p50_s=_middle(refused),
+        refused_p50_s=_within(0.5, refused),
+        refused_p99_s=_within(0.99, refused),
         refused_max_s=max(refused, default=0.0),
     )
 
 
-def _middle(sorted_s: list[float]) -> float:
-    return sorted_s[len(sorted_s) // 2] if sorted_s else 0.0
+def _within(ratio: float, sorted_s: list[float]) -> float:
+    """Return the time within which this share of the answers came."""
+    return sorted_s[int(ratio * (len(sorted_s) - 1))] if sorted_s else 0.0

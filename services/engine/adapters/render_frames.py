@@ -74,7 +74,7 @@ Reply = Ready | Rendered | NotRendered
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def frame(value: Setup | RenderJob | Reply) -> bytes:
+def frame(value: msgspec.Struct) -> bytes:
     """Return a value as length and bytes."""
     body = _encode(value)
     return len(body).to_bytes(_HEAD_BYTES, "big") + body

@@ -8,8 +8,9 @@ does, with one difference: outputs become pieces at once instead of passing thro
 from __future__ import annotations
 
 import asyncio
-import re
+from collections.abc import Awaitable, Callable
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from services.engine.adapters.grammar_check import GrammarCheck
+from services.engine.adapters.grammar_frames import Bounds, Built
 from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
+from services.engine.adapters.vllm_grammar import is_tried, key_of, load_compile, setup_of
 from services.engine.adapters.vllm_launch import start_async_llm
 from services.engine.adapters.vllm_load import StepStats, block_bytes_of, load_of
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput
@@ -32,6 +36,7 @@ from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal
 from services.engine.adapters.vllm_shape import Shape, shape_of
 from services.engine.adapters.vllm_steps import step_gate
 from services.engine.adapters.vllm_tools import ToolParser
+from services.engine.adapters.vllm_version import check_version
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
 from services.engine.settings import VllmSettings
 from services.engine.stepbook import StepBook
@@ -39,11 +44,12 @@ from shared import logs
 from shared.clock import stamp_clock
 from shared.messages import Priority, RefuseReason, Spent
 
-FIRST_VERSION = (0, 32)
-END_VERSION = (0, 34)
-"""The first one that is not supported."""
 STOP_S = 5.0
 """Time that vLLM's processes get to end before they are killed."""
+GRAMMAR_PATIENCE_S = 2.0
+"""How long the answer to a submit may wait for a grammar to be tried out, so that nearly all bad ones are refused. Gateways wait 5 s."""
+GRAMMAR_S = 60.0
+"""How long an answer may wait for it, the grammars before it included."""
 
 _RANK = {Priority.INTERACTIVE: 0, Priority.DEFAULT: 1, Priority.BATCH: 2}
 """vLLM's priorities: the lowest number goes first."""
@@ -64,6 +70,7 @@ class VllmEngine:
         self._llm: AsyncLLM | None = None
         self._prompts: Prompts | None = None
         self._pool = RenderPool()
+        self._grammars = GrammarCheck(load_compile, Bounds(cpu_s=settings.grammar_cpu_s))
 
     @override
     def __repr__(self) -> str:
@@ -77,8 +84,13 @@ class VllmEngine:
         self._clock = stamp_clock()
         self._death: asyncio.Future[str] = self._loop.create_future()
         self._tasks = await asyncio.TaskGroup().__aenter__()
-        # In this order: the core is forked before anything here has a thread.
-        llm, _ = await asyncio.gather(start_async_llm(self._settings), self._pool.spawn())
+        # In this order: both are forked before anything here has a thread.
+        self._grammars.fork()
+        try:
+            llm, _ = await asyncio.gather(start_async_llm(self._settings), self._pool.spawn())
+        except BaseException:
+            await self._grammars.stop()
+            raise
         self._llm = llm
         assert llm.output_handler is not None, "vLLM starts it where a loop runs"
         llm.output_handler.add_done_callback(self._on_output_end)
@@ -142,6 +154,7 @@ class VllmEngine:
         for key in list(self._answers):
             self.cancel(key)
         await self._pool.stop()
+        await self._grammars.stop()
         if self._llm is not None:
             await _shut_down(self._llm)
             await self._tasks.__aexit__(None, None, None)
@@ -168,6 +181,9 @@ class VllmEngine:
         )
         self._token_bytes = TokenBytes(self._prompts.backend_tokenizer)
         await self._prompts.load()
+        self._tries_grammars = is_tried(config)
+        if self._tries_grammars:
+            await self._grammars.connect(setup_of(config))
 
     # --- submit
 
@@ -179,8 +195,6 @@ class VllmEngine:
         max_tokens = room(job, len(token_ids), self._abilities.limits)
         params = params_of(job, max_tokens, abilities=self._abilities, shape=shape)
         check_prior(job, self._abilities.vocab_size)
-        request = await self._request(job, token_ids, params, shape)
-        self._check_wanted(answer)
         answer.expect(
             job.sampling.n,
             len(token_ids),
@@ -188,10 +202,52 @@ class VllmEngine:
             top=job.sampling.logprobs,
             still_open={prior.choice for prior in job.prior} or range(job.sampling.n),
         )
+        enqueueing = partial(self._enqueue, job, answer, token_ids, params, shape)
+        if shape.grammar is None or not self._tries_grammars:
+            await enqueueing()
+            return len(token_ids)
+        # vLLM builds a part of a grammar here and all of it in its core: neither can be stopped there, or survive a crash of the library.
+        building = self._grammars.begin(*key_of(shape.grammar))
+        await asyncio.wait((building,), timeout=GRAMMAR_PATIENCE_S)
+        if building.done():
+            self._grammars.judge(building.result(), param=shape.param)
+            await enqueueing()
+        else:
+            self._tasks.create_task(self._enqueue_later(building, answer, shape, enqueueing))
+        return len(token_ids)
+
+    async def _enqueue_later(
+        self,
+        building: asyncio.Future[Built | None],
+        answer: Answer,
+        shape: Shape,
+        enqueueing: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Go on with a submit that was answered while its grammar was being built; what would have refused it ends the answer now."""
+        try:
+            async with asyncio.timeout(GRAMMAR_S):
+                self._grammars.judge(await asyncio.shield(building), param=shape.param)
+            await enqueueing()
+        except RefusedError as error:
+            is_at_fault = error.reason is RefuseReason.INVALID
+            answer.fail(str(error), retryable=not is_at_fault, param=error.param)
+        except TimeoutError:
+            answer.fail("the grammar of the schema was not built in time")
+        except (EngineFailedError, EngineDeadError) as error:
+            answer.fail(str(error))
+        except Exception as error:  # noqa: BLE001 - only this answer is lost
+            _log.error("submit_broke", answer=answer, exc_info=error)
+            answer.fail("the engine could not take the request", retryable=False)
+
+    async def _enqueue(
+        self, job: Job, answer: Answer, token_ids: list[int], params: SamplingParams, shape: Shape
+    ) -> None:
+        self._check_wanted(answer)
+        request = await self._request(job, token_ids, params, shape)
+        self._check_wanted(answer)
         if shape.new_listener is not None:
             answer.listen([shape.new_listener() for _ in range(job.sampling.n)])
         await self._add(job, answer, request)
-        return len(token_ids)
 
     def _check_wanted(self, answer: Answer) -> None:
         """Raise where a wait of the submit saw the job cancelled, or the engine's end."""
@@ -207,7 +263,7 @@ class VllmEngine:
         try:
             if shape.grammar is None:
                 return self._processed(job, token_ids, params)
-            # Checking a grammar builds it once: milliseconds within our limits, but not for the loop.
+            # A part of the grammar is built for a check: milliseconds, but not for the loop.
             return await asyncio.to_thread(self._processed, job, token_ids, params)
         except (VLLMClientError, ValueError) as error:
             raise refusal_of(error, param=shape.param) from error
@@ -277,15 +333,6 @@ class VllmEngine:
         self._death.set_result(reason)
         for answer in list(self._answers.values()):
             answer.fail(reason)
-
-
-def check_version(version: str) -> None:
-    """Raise `EngineFailedError` where the version of vLLM is one that nobody has tried."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and FIRST_VERSION <= (int(numbers[1]), int(numbers[2])) < END_VERSION:
-        return
-    first, end = (".".join(map(str, each)) for each in (FIRST_VERSION, END_VERSION))
-    raise EngineFailedError(f"vLLM {version} is installed; install vllm >={first},<{end}")
 
 
 def _limits(settings: VllmSettings, config: Any, *, block_bytes: int) -> Limits:

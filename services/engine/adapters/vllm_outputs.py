@@ -105,7 +105,7 @@ class Answer:
     @property
     def open_choices(self) -> int:
         """Choices that vLLM has and has not ended."""
-        return len(self._open)
+        return len(self._open) if self.request_ids else 0
 
     @override
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class Answer:
             _log.error("output_lost", key=self._key, error=type(error).__name__)
             self.fail("the engine could not read the model's output", retryable=False)
 
-    def fail(self, message: str, *, retryable: bool = True) -> None:
+    def fail(self, message: str, *, retryable: bool = True, param: str | None = None) -> None:
         """End the answer with an error, unless it is over."""
         if self.is_over:
             return
@@ -158,7 +158,7 @@ class Answer:
         if was_complete:
             return
         still_open = sorted(self._open)
-        error = StreamError(message=message, retryable=retryable)
+        error = StreamError(message=message, retryable=retryable, param=param)
         extra = DeltaExtra(error=error, spent=self._spent())
         self._end(is_whole=False)
         for choice in still_open:

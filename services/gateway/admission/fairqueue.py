@@ -58,13 +58,15 @@ class FairQueue:
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Waiting]:
-        for line in self._lines.values():
-            yield from line.waiting.values()
-
     @override
     def __repr__(self) -> str:
         return f"<FairQueue {self._size} requests of {self.tenants} tenants>"
+
+    def lines(self) -> Iterator[list[Offer]]:
+        """Yield each tenant's requests in their order."""
+        for line in self._lines.values():
+            if line.waiting:
+                yield [waiting.offer for waiting in line.waiting.values()]
 
     def waiting_of(self, tenant: TenantId) -> int:
         """Return how many requests of a tenant wait."""

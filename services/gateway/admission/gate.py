@@ -1,18 +1,20 @@
 """The gate of one service: in flight at most what the engines can hold, the rest waits in bounded queues or is refused with the reason.
 
-Between classes: strict order (interactive, default, batch), except that a waiting class is passed over only so many times in a row.
-Within a class: a fair share between tenants. A large request waits for room and holds back those behind it, else it would wait for ever.
+Between classes: see `turns.py`. Within a class: a fair share between tenants. A large request waits for room and holds back those behind
+it, else it would wait for ever.
+
+Who waits is to be served: nobody enters a queue whose turn would come too late even if the wait is longer than it looks, and who is in one
+is refused as soon as it looks too long as it is.
 """
 
 from __future__ import annotations
-
-import math
 
 from typing_extensions import override
 
 from services.gateway.admission.fairqueue import FairQueue
 from services.gateway.admission.memory import PromptMemory
 from services.gateway.admission.pace import Pace
+from services.gateway.admission.turns import ORDER, Turns
 from services.gateway.admission.verdict import (
     AdmissionSettings,
     AdmitReason,
@@ -22,10 +24,9 @@ from services.gateway.admission.verdict import (
 )
 from shared.messages import Priority
 
-ORDER = tuple(Priority)
-"""Highest class first: the order of the enum."""
-
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
+WAIT_MARGIN = 2.0
+"""How many times longer than estimated a newcomer's wait may get: who waits is still in time when more arrives, or answers get longer."""
 
 
 class Inside:
@@ -44,12 +45,7 @@ class Gate:
     def __init__(self, settings: AdmissionSettings) -> None:
         self._settings = settings
         self._queues = {priority: FairQueue() for priority in ORDER}
-        self._passed = dict.fromkeys(ORDER, 0)
-        self._patience = {
-            Priority.INTERACTIVE: math.inf,
-            Priority.DEFAULT: settings.default_passed_over,
-            Priority.BATCH: settings.batch_passed_over,
-        }
+        self._turns = Turns(settings)
         self._inside: dict[Ticket, Inside] = {}
         self._waiting: dict[Ticket, Offer] = {}
         self._memory = PromptMemory(settings)
@@ -128,7 +124,7 @@ class Gate:
             reason, doomed = AdmitReason.NO_ENGINE, list(self._waiting.values())
         else:
             reason = AdmitReason.EXPIRED
-            doomed = [offer for offer in self._waiting.values() if self._is_late(offer, now=now)]
+            doomed = [offer for priority in ORDER for offer in self._hopeless(priority, now=now)]
         verdicts = [self._throw_out(offer, reason, now=now) for offer in doomed]
         return verdicts + self._serve(now=now) if verdicts else verdicts
 
@@ -163,7 +159,7 @@ class Gate:
             reason = AdmitReason.TENANT_FULL
         elif len(queue) >= self._settings.queue_per_class:
             reason = AdmitReason.QUEUE_FULL
-        elif self._is_late(offer, now=now + (self._wait_s(offer) or 0.0)):
+        elif self._is_late(offer, now=now + WAIT_MARGIN * self._newcomers_wait_s(offer)):
             reason = AdmitReason.TOO_LATE
         else:
             return None
@@ -172,28 +168,51 @@ class Gate:
     def _refused(self, offer: Offer, reason: AdmitReason) -> Verdict:
         return Verdict(ticket=offer.ticket, reason=reason, retry_after_s=self._retry_after_s(offer))
 
-    def _wait_s(self, offer: Offer) -> float | None:
-        """Estimate the wait of a newcomer: all of the higher classes goes first, and of its own class what the fair share puts
-        before it.
-        """
+    def _hopeless(self, priority: Priority, *, now: float) -> list[Offer]:
+        """Return who of a class will be too late by the present estimate, each as if those before it that are too late were gone."""
+        queue = self._queues[priority]
+        hopeless: list[Offer] = []
+        longest_s = self._wait_s(priority, choices=queue.choices)
+        for line in queue.lines():
+            place = 1
+            for offer in line:
+                # Most are in time even at the end of the queue, which is quickly seen.
+                if self._is_late(offer, now=now + longest_s) and self._is_late(
+                    offer, now=now + self._wait_s(priority, choices=self._before(offer, place))
+                ):
+                    hopeless.append(offer)
+                else:
+                    place += 1
+        return hopeless
+
+    def _newcomers_wait_s(self, offer: Offer) -> float:
         queue = self._queues[offer.priority]
-        higher = sum(self._queues[p].choices for p in ORDER[: ORDER.index(offer.priority)])
-        own_turns = (queue.waiting_of(offer.tenant) + 1) * max(1, queue.tenants)
-        share = queue.choices * own_turns // max(1, len(queue))
-        ahead = higher + min(queue.choices, share) + offer.choices
-        return self._pace.wait_s(
-            choices=ahead - max(0, self._limit - self.in_flight), limit=self._limit
-        )
+        before = self._before(offer, queue.waiting_of(offer.tenant)) + offer.choices
+        return self._wait_s(offer.priority, choices=before)
+
+    def _before(self, offer: Offer, place: int) -> int:
+        """Estimate the choices of its class that the fair share lets in until a place of the tenant's line has had its turn."""
+        queue = self._queues[offer.priority]
+        requests = len(queue)
+        return queue.choices * min(requests, place * max(1, queue.tenants)) // max(1, requests)
+
+    def _wait_s(self, priority: Priority, *, choices: int) -> float:
+        """Estimate the time until so many choices of a class were let in; 0 while nothing is known: without an engine, or a pace."""
+        if self._limit == 0:
+            return 0.0
+        higher = sum(self._queues[p].choices for p in ORDER[: ORDER.index(priority)])
+        turns = self._turns.until(priority, own=choices, higher=higher)
+        free = max(0, self._limit - self.in_flight)
+        return self._pace.wait_s(choices=turns - free, limit=self._limit)
 
     def _retry_after_s(self, offer: Offer) -> float:
-        wait_s = self._wait_s(offer)
-        return RETRY_MIN_S if wait_s is None else min(RETRY_MAX_S, max(RETRY_MIN_S, wait_s))
+        return min(RETRY_MAX_S, max(RETRY_MIN_S, self._newcomers_wait_s(offer)))
 
     def _serve(self, *, now: float) -> list[Verdict]:
         """Let in whoever's turn it is, as long as there is room."""
         verdicts: list[Verdict] = []
         while self._waiting:
-            priority, reason = self._turn()
+            priority, reason = self._turns.next(self._classes_waiting())
             queue = self._queues[priority]
             head = queue.peek()
             assert head is not None
@@ -204,24 +223,12 @@ class Gate:
                 break
             queue.take()
             del self._waiting[head.offer.ticket]
-            self._note_turn(priority)
+            self._turns.had(priority, still_waiting=self._classes_waiting())
             verdicts.append(self._let_in(head.offer, reason, since=head.since, now=now))
         return verdicts
 
-    def _turn(self) -> tuple[Priority, AdmitReason]:
-        """Return whose turn it is: a class that was passed over too often, else the highest that waits."""
-        waiting = [priority for priority in ORDER if len(self._queues[priority])]
-        overdue = max(waiting, key=lambda p: self._passed[p] / self._patience[p])
-        if self._passed[overdue] >= self._patience[overdue]:
-            return overdue, AdmitReason.OVERDUE
-        return waiting[0], AdmitReason.TURN
-
-    def _note_turn(self, served: Priority) -> None:
-        self._passed[served] = 0
-        for priority in ORDER:
-            if priority is not served:
-                waits = len(self._queues[priority]) > 0
-                self._passed[priority] = self._passed[priority] + 1 if waits else 0
+    def _classes_waiting(self) -> list[Priority]:
+        return [priority for priority in ORDER if len(self._queues[priority])]
 
 
 def _work_of_choice(offer: Offer) -> int:

@@ -195,8 +195,10 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once():
         made.offer(offer(no), now=10.0)
 
     (late,) = made.offer(offer(8, deadline=25.0), now=10.0)
-    (fine,) = made.offer(offer(9, deadline=60.0), now=10.0)
+    (risky,) = made.offer(offer(9, deadline=65.0), now=10.0)
+    (fine,) = made.offer(offer(10, deadline=81.0), now=10.0)
 
+    assert AdmitReason.TOO_LATE is risky.reason, "the wait may be twice as long as it looks"
     assert (AdmitReason.TOO_LATE, 30.0) == (late.reason, late.retry_after_s)
     assert AdmitReason.QUEUED is fine.reason
 
@@ -206,13 +208,13 @@ def test_nobody_is_let_in_whose_answer_would_come_too_late():
     made.offer(offer(0), now=0.0)
     made.finished(Ticket(0), now=10.0)  # so an answer to as much work takes ten seconds
     made.offer(offer(1), now=10.0)
-    long, short = offer(2, deadline=32.0), offer(3, work_tokens=1, deadline=32.0)
+    long, short = offer(2, deadline=42.0), offer(3, work_tokens=1, deadline=52.0)
     assert [AdmitReason.QUEUED] == [each.reason for each in made.offer(long, now=10.0)]
     assert [AdmitReason.QUEUED] == [each.reason for each in made.offer(short, now=10.0)]
-    hopeless = offer(4, deadline=29.0)
+    hopeless = offer(4, deadline=39.0)
     assert [AdmitReason.TOO_LATE] == [each.reason for each in made.offer(hopeless, now=10.0)]
 
-    verdicts = made.finished(Ticket(1), now=25.0)
+    verdicts = made.finished(Ticket(1), now=35.0)
 
     assert [(2, AdmitReason.EXPIRED), (3, AdmitReason.TURN)] == [
         (each.ticket, each.reason) for each in verdicts
