@@ -325,9 +325,13 @@ class StepBook:
     # --- an account
 
     def _go_on(self, account: Account) -> None:
-        """Go on in the stage that counts now, as of the end of the last step."""
-        self._shift(account, account.stage_of_choices(), self._sums.end_us)
-        if account.stage == DECODE:
+        """Go on in the stage that counts now, as of the end of the last step. What is left to do with the output is no news."""
+        stage = account.stage_of_choices()
+        if stage == OUTPUT_PARSE:
+            account.stage = stage
+            return
+        self._shift(account, stage, self._sums.end_us)
+        if stage == DECODE:
             self._sums.mark(account)
 
     def _shift(self, account: Account, stage: int, at_us: int) -> None:

@@ -52,6 +52,8 @@ CALLS = {
     "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.compile_grammar": "request_type grammar_spec",
     "vllm.v1.structured_output.request:get_structured_output_key": "params",
     "vllm.config:ModelConfig.get_vocab_size": "",
+    "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc": "method",
+    "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": "",
     "vllm.config:ModelConfig.get_diff_sampling_param": "",
 }
 
@@ -64,8 +66,14 @@ FIELDS = {
     "vllm.v1.engine:EngineCoreRequest": "request_id sampling_params external_req_id priority prompt_token_ids",
     "vllm.outputs:CompletionOutput": "text token_ids logprobs finish_reason stop_reason",
     "vllm.logprobs:Logprob": "logprob rank decoded_token",
-    "vllm.v1.metrics.stats:SchedulerStats": "num_running_reqs kv_cache_usage",
-    "vllm.config:SchedulerConfig": "max_num_seqs policy",
+    "vllm.v1.metrics.stats:SchedulerStats": "num_running_reqs kv_cache_usage kv_connector_stats cudagraph_stats",
+    "vllm.v1.core.sched.output:SchedulerOutput": "num_scheduled_tokens scheduled_new_reqs scheduled_cached_reqs",
+    "vllm.v1.core.sched.output:NewRequestData": "req_id",
+    "vllm.v1.core.sched.output:CachedRequestData": "resumed_req_ids",
+    "vllm.compilation.cuda_graph:CUDAGraphStat": "runtime_mode",
+    "vllm.config:ParallelConfig": "worker_extension_cls",
+    "vllm.config:ObservabilityConfig": "cudagraph_metrics",
+    "vllm.config:SchedulerConfig": "max_num_seqs policy scheduler_cls async_scheduling",
     "vllm.config:CacheConfig": "block_size num_gpu_blocks",
     "vllm.config:ModelConfig": "max_model_len max_logprobs",
     "vllm.v1.engine.core_client:BackgroundResources": "ctx engine_manager",
@@ -139,6 +147,125 @@ def test_every_step_brings_statistics():
 
     assert "self.make_stats(" in source
     assert "scheduler_stats = stats" in source
+
+
+SCHEDULERS = {
+    "StepScheduler": "vllm.v1.core.sched.scheduler:Scheduler",
+    "AsyncStepScheduler": "vllm.v1.core.sched.async_scheduler:AsyncScheduler",
+}
+OVERRIDDEN = {
+    "schedule": "",
+    "update_from_output": "scheduler_output model_runner_output",
+    "make_stats": "spec_decoding_stats kv_connector_stats cudagraph_stats",
+    "make_spec_decoding_stats": "num_draft_tokens num_accepted_tokens request_id",
+    "_preempt_request": "request",
+    "_free_request": "request",
+    "_set_kv_fetch_stage": "request stage",
+}
+
+
+@pytest.mark.parametrize("ours", SCHEDULERS)
+def test_our_schedulers_extend_methods_that_vllms_have(ours):
+    theirs = part(SCHEDULERS[ours])
+    facts = part("services.engine.adapters.vllm_scheduler:StepFacts")
+    made = part(f"services.engine.adapters.vllm_scheduler:{ours}")
+
+    assert (made, facts, theirs) == made.__mro__[:3]
+    for name, parameters in OVERRIDDEN.items():
+        assert name in vars(facts)
+        assert set(parameters.split()) <= inspect.signature(getattr(theirs, name)).parameters.keys()
+    own = {name for name in vars(facts) if not name.startswith("__") and name not in OVERRIDDEN}
+    assert not own & set(dir(theirs)), "a method of ours would replace one of vLLM's"
+
+
+@pytest.mark.parametrize("ours", SCHEDULERS)
+def test_no_attribute_of_our_schedulers_is_one_of_vllms(ours):
+    facts = part("services.engine.adapters.vllm_scheduler:StepFacts.__init__")
+    written = {
+        line.split("self.")[1].split(":")[0].split(" =")[0]
+        for line in inspect.getsource(facts).splitlines()
+        if line.strip().startswith("self.")
+    }
+    sources = [inspect.getsource(each) for each in part(SCHEDULERS[ours]).__mro__[:-1]]
+
+    assert "_midway" in written
+    assert not [name for name in written if any(f"self.{name} " in each for each in sources)]
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (
+            "vllm.v1.core.sched.scheduler:Scheduler",
+            "requests running current_step kv_cache_manager",
+        ),
+        (
+            "vllm.v1.request:Request",
+            "request_id num_computed_tokens num_prompt_tokens num_preemptions is_prefill_chunk next_decode_eligible_step",
+        ),
+        ("vllm.v1.core.kv_cache_manager:KVCacheManager", "block_pool coordinator"),
+        ("vllm.v1.core.block_pool:BlockPool", "num_gpu_blocks"),
+        (
+            "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator",
+            "single_type_managers",
+        ),
+        ("vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager", "req_to_blocks"),
+        ("vllm.config:CompilationConfig", "static_forward_context"),
+    ],
+)
+def test_the_core_keeps_its_facts_where_we_look(path, names):
+    source = inspect.getsource(part(path))
+
+    for name in names.split():
+        assert f"self.{name}" in source or f"    {name}:" in source, name
+
+
+def test_a_step_is_marked_as_prompt_after_it_was_made_and_before_its_output():
+    source = inspect.getsource(
+        part("vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule")
+    )
+
+    assert "request.is_prefill_chunk = request.num_computed_tokens <" in source
+
+
+def test_the_counts_of_a_step_come_after_its_outputs():
+    source = inspect.getsource(part("vllm.v1.engine.async_llm:AsyncLLM._run_output_handler"))
+
+    assert source.index("process_outputs(") < source.index("logger_ref[0].record(")
+
+
+def test_drafts_are_counted_with_the_arguments_by_name():
+    source = inspect.getsource(part("vllm.v1.core.sched.scheduler:Scheduler.update_from_output"))
+    call = source.partition("self.make_spec_decoding_stats(")[2].partition(")")[0]
+
+    for name in ("num_draft_tokens=", "num_accepted_tokens=", "request_id="):
+        assert name in call
+
+
+def test_the_kinds_of_steps_are_the_known_ones():
+    kinds = part("services.engine.adapters.vllm_scheduler:KINDS")
+
+    assert set(kinds) <= {mode.name for mode in part("vllm.config:CUDAGraphMode")}
+
+
+@pytest.mark.parametrize(
+    ("is_async", "name"), [(False, "StepScheduler"), (True, "AsyncStepScheduler")]
+)
+def test_vllm_finds_our_scheduler_by_its_name(is_async, name):
+    qualified = part("services.engine.adapters.vllm_scheduler:scheduler_name")(is_async=is_async)
+
+    assert name == part("vllm.utils.import_utils:resolve_obj_by_qualname")(qualified).__name__
+
+
+def test_workers_take_our_question():
+    worker = part("services.engine.adapters.vllm_worker:WorkerFacts")
+    theirs = part("vllm.v1.worker.worker_base:WorkerBase")
+
+    assert not [
+        name for name in vars(worker) if not name.startswith("__") and hasattr(theirs, name)
+    ]
+    layer = part("vllm.model_executor.layers.attention:Attention")
+    assert inspect.signature(layer.get_attn_backend).parameters.keys() == {"self"}
 
 
 def test_the_reasons_to_end_are_the_known_ones():

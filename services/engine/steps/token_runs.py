@@ -8,17 +8,19 @@ from __future__ import annotations
 from typing_extensions import override
 
 MAX_RUNS = 4096
-"""Then every second one is given up: within a run of two the answer is off by a few steps. An answer of 128k tokens without speculation
+"""Beyond it runs are kept some steps apart, and within one the answer is off by a few steps. An answer of 128k tokens without speculation
 and preemptions is one run."""
 
 
 class TokenRuns:
     """The runs of one choice."""
 
-    __slots__ = ("_per_step", "_runs", "_step", "_tokens")
+    __slots__ = ("_apart", "_per_step", "_runs", "_step", "_tokens")
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int, int]] = []
+        self._apart = 1
+        """Steps from one run to the next at least."""
         self._tokens = 0
         """Made up to and with the step `_step`."""
         self._step = 0
@@ -67,9 +69,15 @@ class TokenRuns:
             self._step = step
 
     def _begin(self, step: int, per_step: int) -> None:
-        if self._runs and self._runs[-1][0] == self._tokens:
-            del self._runs[-1]
-        if len(self._runs) >= MAX_RUNS:
-            del self._runs[1::2]
-        self._runs.append((self._tokens, step, per_step))
         self._per_step = per_step
+        runs = self._runs
+        if runs and runs[-1][0] == self._tokens:
+            del runs[-1]
+        if not runs or step - runs[-1][1] >= self._apart:
+            runs.append((self._tokens, step, per_step))
+        if len(runs) > MAX_RUNS:
+            self._apart *= 2
+            self._runs = kept = runs[:1]
+            for run in runs:
+                if run[1] - kept[-1][1] >= self._apart:
+                    kept.append(run)

@@ -86,9 +86,9 @@ JOBS = st.lists(
 )
 
 
-@given(JOBS)
-def test_places_and_blocks_are_never_exceeded_and_all_comes(jobs):
-    batch = Batch(SETTINGS)
+@given(JOBS, st.booleans())
+def test_places_and_blocks_are_never_exceeded_and_all_comes(jobs, overcommit):
+    batch = Batch(msgspec.structs.replace(SETTINGS, overcommit=overcommit))
     got: Counter[str] = Counter()
     wanted: dict[str, int] = {}
     for number, (priority, prompt_tokens, tokens, choices, cancel_after) in enumerate(jobs):
