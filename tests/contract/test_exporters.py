@@ -17,6 +17,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
@@ -72,7 +73,7 @@ def test_what_is_taken_arrives_as_it_was(way, compression):
             assert isinstance(answer, Taken)
             assert 0 == answer.rejected_spans
             (got,) = collector.requests
-            assert REQUEST == got.SerializeToString()
+            assert ExportTraceServiceRequest.FromString(REQUEST) == got
             names = {name.lower(): value for name, value in collector.headers[0].items()}
             assert "geheim" == names["api-key"]
             if way == "http":

@@ -28,6 +28,7 @@ def measured(restraint: Restraint, *shares: float, engines: int = 1) -> Restrain
         ((0.03, *[0.005] * (CALM_WINDOWS - 1)), 1, 0.5),
         ((0.03, 0.005, 0.005, 0.015, 0.005, 0.005), 1, 0.5),
         ((0.16, *[0.005] * CALM_WINDOWS), 1, 0.125),
+        ((0.16, *[0.005] * (2 * CALM_WINDOWS - 1)), 1, 0.125),
         ((0.16, *[0.005] * 4 * CALM_WINDOWS), 0, 1.0),
     ],
 )

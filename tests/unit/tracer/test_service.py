@@ -292,7 +292,7 @@ def test_a_lost_request_is_told_with_the_black_box_that_came_a_little_later():
 
 
 def test_what_is_held_and_what_waits_leaves_before_the_end():
-    rig = Rig(PlannedCollector(), outbox=OutboxSettings(batch_age_s=3.0))
+    rig = Rig(PlannedCollector(), outbox=OutboxSettings(batch_age_s=0.5))
     attempts = [Attempt(engine=EngineId("e-dead"), why="is gone", us=9)]
 
     async def scenario(rig: Rig) -> None:
