@@ -1,6 +1,6 @@
 """What slow requests have more often than all: an engine, a version, a class, a prompt length. Pure.
 
-A trait is named where it is at least half as frequent again among the slowest tenth as among all, and where that would come by chance
+A trait is named where three in ten of the slowest tenth have it, half as many again as of all, and where that would come by chance
 less than once in a thousand times: the upper tail of the binomial distribution, P(X ≥ k) with n slow ones and the trait's share of all.
 """
 
@@ -21,6 +21,8 @@ MIN_SLOW = 5
 """Fewer slow requests say nothing about what they share."""
 MIN_LIFT = 1.5
 MAX_CHANCE = 0.001
+MIN_SHARE = 0.3
+"""A trait of fewer of the slow requests explains too little of them."""
 PROMPT_STEPS = (256, 1024, 4096, 16_384)
 """Borders of the strata of prompt lengths, in tokens."""
 
@@ -89,7 +91,8 @@ def skews(ordered: Sequence[Ledger]) -> list[Skew]:
         for value, hits in Counter(map(value_of, slow)).items():
             share = of_all[value] / len(ordered)
             odds = chance(hits, len(slow), share)
-            if value and hits >= MIN_LIFT * share * len(slow) and odds < MAX_CHANCE:
+            often = hits >= max(MIN_LIFT * share, MIN_SHARE) * len(slow)
+            if value and often and odds < MAX_CHANCE:
                 skew = Skew(
                     trait=trait, value=value, slow=hits, of_slow=len(slow), share_of_all=share
                 )

@@ -16,7 +16,7 @@ def trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id",
         metavar="ID",
-        help="id of the request (`X-Request-Id` of its answer), of its trace, or the caller's own; its beginning is enough",
+        help="id of the request (`id` in its answer, `Hr-Request-Id` in the headers), of its trace, or the caller's; or its beginning",
     )
     parser.add_argument(
         "--token",

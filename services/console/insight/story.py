@@ -69,10 +69,12 @@ def _held_up(one: Ledger, blockers: Blockers) -> str:
 def _prompt(blocker: Ledger | None) -> str:
     if blocker is None:
         return ""
+    # An answer that went on at another engine has its words so far computed there as well.
+    tokens = max(blocker.prompt_tokens, blocker.prefill_tokens)
     again = (
         f", {count(blocker.recomputed_tokens)} computed again" if blocker.recomputed_tokens else ""
     )
-    return f" (class {blocker.priority}, a prompt of {count(blocker.prompt_tokens)} tokens{again})"
+    return f" (class {blocker.priority}, a prompt of {count(tokens)} tokens{again})"
 
 
 def _preempted(one: Ledger) -> str:
@@ -98,14 +100,16 @@ def _at_most(us: int) -> str:
 def _moves(one: Ledger, names: Names) -> list[str]:
     if not one.attempts:
         return []
-    lost = [f"{engine_name(a.engine, names)} {a.why} after {duration(a.us)}" for a in one.attempts]
+    lost = enumerated(
+        [f"{engine_name(a.engine, names)} after {duration(a.us)} ({a.why})" for a in one.attempts]
+    )
     way = WAYS.get(one.attempts[-1].way, "went on")
     went = (
         f"the answer {way} at {engine_name(one.engine, names)}"
         if one.engine
         else "no other took over"
     )
-    return [f"It lost {several(len(lost), 'engine')} ({'; '.join(lost)}); {went}."]
+    return [f"It lost {lost}; {went}."]
 
 
 def _mode(one: Ledger) -> str:

@@ -97,7 +97,7 @@ def counts(found: Found, names: Names) -> list[str]:
         lines.append(
             f"drafts    {several(one.drafted_tokens, 'token')} proposed, {count(one.accepted_tokens)} held ({share})"
         )
-    if one.last_step:
+    if one.last_step and not one.is_estimated:
         run = f"steps {one.first_step} to {one.last_step}, {count(one.batch_size)} in a batch, at most {several(one.kv_blocks, 'KV block')}"
         lines.append(f"run       {run}{f', {one.mode}' if one.mode else ''}")
     if one.preemptions:

@@ -251,7 +251,7 @@ def test_a_lost_engine_is_named_with_how_the_answer_went_on():
 
     assert [
         "Most of it, 80%, was route (2.0 s).",
-        f"It lost 1 engine (e9 is gone after 1.9 s); the answer went on at engine-0 ({ENGINE}).",
+        f"It lost e9 after 1.9 s (is gone); the answer went on at engine-0 ({ENGINE}).",
         "The way of computing changed 1 time, last to CPU_ATTN/eager: a fallback kernel may have been used.",
         "Part of the engine's stages was seen from outside only, by the gateway.",
     ] == story(found(moved), None, {}, NAMES)

@@ -112,6 +112,15 @@ def test_what_chance_may_do_is_nobodys_fault():
     assert [] == blame(window(*mixed, *slow)).skews
 
 
+def test_a_trait_of_few_of_the_slow_ones_explains_too_little():
+    ledgers = [
+        ledger(n, priority="batch" if n >= 295 else "default", parts={"decode": n + 1})
+        for n in range(300)
+    ]
+
+    assert [] == blame(window(*ledgers)).skews
+
+
 def test_a_wait_of_some_milliseconds_for_another_is_no_hold_up():
     parts = {"prefill": 20, "decode": 900, "decode_wait": 300}
     slow = [
