@@ -234,7 +234,8 @@ class Calls:
         if setback.is_final and setback.error.status >= SERVER_FAULT:
             self._end(part.call, Outcome.FAILED, setback.error)
             return False
-        if setback.is_final or setback.bars_way:
+        bars_way = setback.is_final or setback.bars_way
+        if bars_way:
             # Of a request that one engine took, no other can say that it is at fault: the way of going on is.
             assert way is not None
             part.barred.add(way)
@@ -243,7 +244,7 @@ class Calls:
             return False
         part.advance(PartEvent.LOST)
         part.last_error = refusals.broken_off(setback)
-        if engine is not None and not part.barred:
+        if engine is not None and not bars_way:  # else it may know another way
             part.tried.add(engine)
             if setback.is_unheard:
                 part.unheard.add(engine)

@@ -7,7 +7,10 @@ import random
 
 import pytest
 
+from services.gateway import refusals
 from services.gateway.call import Call
+from services.gateway.continuation import Way
+from services.gateway.streams import LossReason
 from shared.messages import ChatPrompt, Usage
 from tests.support.gateway_world import SERVICE, EngineHandle, GatewayWorld, Recorder, call, play
 
@@ -320,6 +323,33 @@ def test_a_replay_that_differs_goes_on_as_well_as_it_can():
 
         assert recorder.error is not None
         assert (503, "engine_failed") == (recorder.error.status, recorder.error.code)
+        await world.assert_nothing_is_left()
+
+    play(scenario)
+
+
+def test_an_engine_that_failed_is_not_asked_again_because_a_way_was_barred_before():
+    async def scenario(world: GatewayWorld) -> None:
+        await world.add_gateway()
+        first = await world.add_engine(step_s=0.01)
+        recorder, running = world.start(CALLS["seed"])
+        (part,) = running.parts
+        await asyncio.sleep(0.3)
+        second = await world.add_engine(step_s=0.01)
+        first.kill()
+        await world.until(lambda: part.has_begun and part.way is Way.REPLAY)
+
+        world.gateway.calls.set_back(part, refusals.diverged("a token differs"))
+        await world.until(lambda: part.has_begun and part.way is Way.RESUME)
+        assert 1 == second.live, "who answers otherwise may still go on"
+        world.gateway.calls.set_back(part, refusals.stream_lost(LossReason.GONE))
+        await asyncio.sleep(1.0)
+        assert part.engine is None
+        third = await world.add_engine(step_s=0.01)
+        await world.until(lambda: third.live)
+        await recorder.over.wait()
+
+        assert recorder.error is None
         await world.assert_nothing_is_left()
 
     play(scenario)
