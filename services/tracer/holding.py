@@ -37,6 +37,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     gateway: GatewayId
     ledger: Ledger
     due: float = 0.0
+    is_orphan: bool = False
 
 
 class Holding:
@@ -136,7 +137,7 @@ def orphan_item(batch: StageBatch, orphan: Orphan) -> Item:
         mode_changes=spent.mode_changes,
         is_estimated=True,
     )
-    return Item(batch.service, GatewayId(""), ledger)
+    return Item(batch.service, GatewayId(""), ledger, is_orphan=True)
 
 
 def _parent_of(traceparent: str) -> tuple[bytes, bytes, int]:

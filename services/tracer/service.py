@@ -32,6 +32,7 @@ from shared.messages import (
     HEARTBEAT_S,
     STAGES,
     BlackBox,
+    FoundBlackBox,
     LedgerBatch,
     StageBatch,
     TracerHeartbeat,
@@ -95,6 +96,7 @@ class TracerService:
             await self._bus.subscribe(LedgerBatch, self.on_ledgers, queue=QUEUE),
             await self._bus.subscribe(StageBatch, self.on_stages, queue=QUEUE),
             await self._bus.subscribe(BlackBox, self._on_box),
+            await self._bus.subscribe(FoundBlackBox, self._on_box),
         ]
         self._bus.on_loss(self._on_loss)
         runtime.group.create_task(self._tick_forever(), name="tracer tick")
@@ -138,6 +140,16 @@ class TracerService:
 
     def _on_loss(self, reason: str) -> None:
         self.counts.missed += 1
+
+    def _let_go(self, now: float, *, all_of_them: bool = False) -> None:
+        """Trace what need not wait any more. Orphans are counted only now: nobody else has told of them."""
+        for item in self._holding.due(now, all_of_them=all_of_them):
+            if item.is_orphan:
+                told = LedgerBatch(
+                    service=item.service, gateway=item.gateway, ledgers=[item.ledger]
+                )
+                self.requests.observe(told)
+            self._decide(item, now)
 
     def _decide(self, item: Item, now: float) -> None:
         """Keep the request's trace or not."""
@@ -225,8 +237,7 @@ class TracerService:
     async def _drain(self) -> None:
         """Ship what is held and what waits, as far as the collector takes it within `drain_s`."""
         now = self._clock()
-        for item in self._holding.due(now, all_of_them=True):
-            self._decide(item, now)
+        self._let_go(now, all_of_them=True)
         ends_at = now + self._settings.drain_s
         while len(self.outbox) and self._clock() < ends_at:  # noqa: ASYNC110 - the exporting task takes them
             await asyncio.sleep(TICK_S / 2)
@@ -240,8 +251,7 @@ class TracerService:
         window_at, cpu_at = beat_at, self._cpu_clock()
         while True:
             now = self._clock()
-            for item in self._holding.due(now):
-                self._decide(item, now)
+            self._let_go(now)
             if now >= beat_at:
                 self._send_heartbeat()
                 beat_at = max(beat_at + HEARTBEAT_S, now)

@@ -270,6 +270,13 @@ def test_an_orphan_becomes_a_failed_trace_when_no_ledger_comes():
     (root,) = rig.collector.roots
     assert ("a", "gateway_lost") == (root["llm.request_id"], root["error.type"])
     assert 2 == rig.service.counts.orphans
+    outcomes = [
+        (sample.labels["outcome"], sample.value)
+        for metric in rig.service.requests.collect()
+        for sample in metric.samples
+        if sample.name == "headrace_requests_total" and sample.value
+    ]
+    assert [("failed", 1.0), ("left", 1.0)] == sorted(outcomes)
 
 
 def test_a_lost_request_is_told_with_the_black_box_that_came_a_little_later():
