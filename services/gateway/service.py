@@ -126,18 +126,21 @@ class GatewayService:
             settings=settings.call,
             clock=self._clock,
         )
-        self.repair = Repair(
-            bus,
-            self.table,
-            gateway=gateway,
-            calls=self.calls,
-            placement=self._placement,
-            group=runtime.group,
-        )
+        self.repair = self._new_repair()
         self.reception = Reception(keys, settings.limits, runtime.health)
         self.metrics.watch_bus(bus)
         self.metrics.watch(gateway_readings(self))
         self.metrics.watch_gates(self.gates)
+
+    def _new_repair(self) -> Repair:
+        return Repair(
+            self._bus,
+            self.table,
+            gateway=self._gateway,
+            calls=self.calls,
+            placement=self._placement,
+            group=self.group,
+        )
 
     @override
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from shared.messages import ENGINE_STAGES, STAGES, Spent, Stage
 SLACK_US = 2_000
 """By so much a moment of an engine with our clock may lie outside what was seen here; more, and its clock is not ours."""
 US = 1e6
+_STAGES = len(STAGES)
 _LONG_S = 1e9
 """Longer than anything lasts."""
 
@@ -40,8 +41,8 @@ FIRST_ENGINE = STAGES.index(ENGINE_STAGES[0])
 
 def usual(
     began: float, offered_at: float, admitted_at: float, stay: Stay
-) -> tuple[list[int], int] | None:
-    """Return the stages, as yet without the delivery, and where that begins; None where it takes an `Account`.
+) -> tuple[list[int], int, bool] | None:
+    """Return the stages, as yet without the delivery, where that begins, and that nothing is estimated; None where it takes an `Account`.
 
     For a whole answer of one engine with our clock and all moments in order: the same as an account, at a quarter of its cost.
     """
@@ -49,19 +50,21 @@ def usual(
     if spent is None or not stay.is_same_clock or stay.told_at < stay.last_at:
         return None
     here_s = spent.received_at - began
-    us = spent.us
-    if not (0.0 <= here_s < _LONG_S and len(us) == len(ENGINE_STAGES) and min(us) >= 0):
+    if not 0.0 <= here_s < _LONG_S:
         return None
     offered_us = int((offered_at - began) * US)
     admitted_us = int((admitted_at - began) * US)
     begin_us = int(here_s * US)
-    end_us = begin_us + sum(us)
-    if not (
-        0 <= offered_us <= admitted_us <= int((stay.submitted_at - began) * US) <= begin_us
-        and end_us <= (stay.told_at - began) * US
+    us = [offered_us, admitted_us - offered_us, begin_us - admitted_us, *spent.us, 0]
+    end_us = begin_us + sum(spent.us)
+    if (
+        len(us) != _STAGES
+        or min(us) < 0
+        or int((stay.submitted_at - began) * US) > begin_us
+        or end_us > (stay.told_at - began) * US
     ):
         return None
-    return [offered_us, admitted_us - offered_us, begin_us - admitted_us, *us, 0], end_us
+    return us, end_us, False
 
 
 class Account:

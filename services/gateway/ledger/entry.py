@@ -35,6 +35,7 @@ _FINISHES: dict[Kind, dict[Finish, str]] = {
     "chat": {finish: chat_finish(finish) for finish in _GOOD},
     "completion": {finish: completion_finish(finish) for finish in _GOOD},
 }
+_NO_ATTEMPTS: list[Attempt] = []
 _NOTHING = Spent(received_at=0.0, until=0.0, us=[])
 
 
@@ -46,68 +47,40 @@ def entry_of_call(
     ended_at: float,
     unix_offset_s: float,
 ) -> tuple[Ledger, int]:
-    """Return the entry of a call that has ended, without its wall time, and when its delivery began: in microseconds since the
-    first byte. `unix_offset_s`: wall time less the clock of stamps.
-    """
+    """Return the entry of a call that has ended, as yet without its wall time, and when its delivery began, in µs since the first byte."""
     call, caller, parts = running.call, running.caller, running.parts
     part = parts[0] if len(parts) == 1 else _critical(parts)
     stays, began, trace = part.stays, caller.received_at, caller.trace
-    us, at_us, is_estimated = _account(running, stays, outcome, ended_at)
-    engine, version, backend, zone = _engine(stays.present)
+    present, attempts = stays.present, _NO_ATTEMPTS
+    found: tuple[list[int], int, bool] | None = None
     if len(parts) == 1 and not stays.lost:
-        work, max_gap_s = _told(stays.present), stays.max_gap_s
-        attempts: list[Attempt] = []
+        work, max_gap_s = _told(present), stays.max_gap_s
+        if outcome is Outcome.FINISHED and present is not None:
+            found = usual(began, running.offered_at, running.admitted_at, present)
     else:
-        work, max_gap_s = _all_work(parts, part), max(one.stays.max_gap_s for one in parts)
-        attempts = _attempts(parts)
-    prompt_tokens, completion_tokens, cached_tokens = _tokens(parts, work)
+        work, attempts, max_gap_s = _all_work(parts, part), _attempts(parts), _max_gap_s(parts)
+    us, at_us, is_estimated = found or _account(running, stays, outcome, ended_at)
+    engine, version, backend, zone = _engine(present)
+    prompts, completions, cached = _tokens(parts, work)
     status, code = (STATUS_WHOLE, "") if outcome is Outcome.FINISHED else _status(error)
-    entry = Ledger(  # by place, in the order of its fields: by name it takes three times as long
-        caller.request,
-        int((began + unix_offset_s) * US),
-        0,  # the wall time
-        us,
-        outcome,
-        running.priority,
-        caller.door,
-        caller.kind,
-        status,
-        code,
-        caller.tenant,
-        caller.label,
-        trace.trace_id,
-        trace.span_id,
-        trace.parent_id,
-        trace.flags,
-        trace.state,
-        call.stream,
-        call.timeout_s is not None,
+    # By place, in the order of its fields: by name it takes three times as long.
+    # fmt: off
+    entry = Ledger(
+        caller.request, int((began + unix_offset_s) * US), 0, us,
+        outcome, running.priority, caller.door, caller.kind, status, code,
+        caller.tenant, caller.label,
+        trace.trace_id, trace.span_id, trace.parent_id, trace.flags, trace.state,
+        call.stream, call.timeout_s is not None,
         0 if running.first_at is None else int((running.first_at - began) * US),
-        engine,
-        version,
-        backend,
-        zone,
-        attempts,
-        _choices(parts, _FINISHES[caller.kind]),
-        prompt_tokens,
-        completion_tokens,
-        cached_tokens,
-        work.prefill_tokens,
-        work.recomputed_tokens,
-        work.drafted_tokens,
-        work.accepted_tokens,
-        work.preemptions,
-        work.first_step,
-        work.last_step,
-        work.batch_size,
-        work.kv_blocks,
-        work.blocked_by[:MAX_BLOCKERS],
-        work.mode,
-        work.mode_changes,
-        is_estimated,
-        call.sampling.max_tokens or 0,
-        int(max_gap_s * US),
+        engine, version, backend, zone,
+        attempts, _choices(parts, _FINISHES[caller.kind]),
+        prompts, completions, cached,
+        work.prefill_tokens, work.recomputed_tokens, work.drafted_tokens, work.accepted_tokens,
+        work.preemptions, work.first_step, work.last_step, work.batch_size, work.kv_blocks,
+        work.blocked_by[:MAX_BLOCKERS], work.mode, work.mode_changes,
+        is_estimated, call.sampling.max_tokens or 0, int(max_gap_s * US),
     )
+    # fmt: on
     return entry, at_us
 
 
@@ -156,14 +129,10 @@ def _account(
     running: RunningCall, stays: Stays, outcome: Outcome, ended_at: float
 ) -> tuple[list[int], int, bool]:
     """Return the stages, where the delivery begins, and whether some were seen from outside only."""
-    began, is_whole = running.caller.received_at, outcome is Outcome.FINISHED
-    if is_whole and stays.present is not None and not stays.lost:
-        found = usual(began, running.offered_at, running.admitted_at, stays.present)
-        if found is not None:
-            return *found, False
-    account = Account(began)
+    account = Account(running.caller.received_at)
     account.at_gateway(running.offered_at, running.admitted_at, ended_at)
     if running.admitted_at >= 0:
+        is_whole = outcome is Outcome.FINISHED
         account.at_engines(stays.lost, stays.present, ended_at=ended_at, is_whole=is_whole)
     return account.us, account.at_us, account.is_estimated
 
@@ -204,6 +173,8 @@ def _all_work(parts: Sequence[Part], critical: Part) -> Spent:
 
 def _tokens(parts: Sequence[Part], work: Spent) -> tuple[int, int, int]:
     """Return the tokens of prompts, of answers, and those that were cached: as the client was told, else as far as they are known."""
+    if len(parts) == 1 and (usage := parts[0].usage) is not None:
+        return usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
     prompt_tokens = completion_tokens = cached_tokens = 0
     is_told = True
     for part in parts:
@@ -218,6 +189,10 @@ def _tokens(parts: Sequence[Part], work: Spent) -> tuple[int, int, int]:
             prompt_tokens += 0 if stay is None else stay.prompt_tokens
             completion_tokens += sum([len(said.token_ids) for said in part.said])
     return prompt_tokens, completion_tokens, cached_tokens if is_told else work.cached_tokens
+
+
+def _max_gap_s(parts: Sequence[Part]) -> float:
+    return max(part.stays.max_gap_s for part in parts)
 
 
 def _is_lost(part: Part) -> bool:

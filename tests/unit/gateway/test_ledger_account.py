@@ -234,7 +234,7 @@ def test_the_short_way_says_what_the_long_one_does(gaps, us, late_s, is_same_clo
         assert short is not None
     if short is not None:
         assert is_same_clock
-        assert (long.us, long.at_us) == short
+        assert (long.us, long.at_us, False) == short
         assert not long.is_estimated
 
 

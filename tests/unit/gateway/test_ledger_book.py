@@ -117,23 +117,11 @@ def stay_of(received_at: float, engine: EngineId = E) -> Stay:
     return stay
 
 
-def test_each_figure_stands_in_its_own_field():
-    shelf = Book()
-    call = running(shelf.caller(tenant=TenantId("t"), label="mine"))
-    (part,) = call.parts
-    part.said[0].add(Delta(StreamNo(1), 0, 0, "", list(range(9)), Finish.STOP))
-    part.usage = Usage(prompt_tokens=51, completion_tokens=52, cached_tokens=53)
-    part.stays.present, part.stays.max_gap_s = stay_of(10.01), 0.25
-    shelf.now = 11.5
-
-    shelf.book.ended(call, Outcome.FINISHED, None).close()
-
-    (entry,) = shelf.entries()
-    trace = call.caller.trace
-    told = part.stays.present.spent
-    assert told is not None
+def expected_entry(caller: Caller, told: Spent) -> Ledger:
+    """Return the entry of the request that the next test plays."""
+    trace = caller.trace
     end_us = 10_000 + sum(told.us)
-    expected = Ledger(
+    return Ledger(
         request=RequestId("cmpl-1"),
         began_unix_us=1010_000_000,
         wall_us=1_500_000,
@@ -176,6 +164,23 @@ def test_each_figure_stands_in_its_own_field():
         max_tokens=64,
         max_token_gap_us=250_000,
     )
+
+
+def test_each_figure_stands_in_its_own_field():
+    shelf = Book()
+    call = running(shelf.caller(tenant=TenantId("t"), label="mine"))
+    (part,) = call.parts
+    part.said[0].add(Delta(StreamNo(1), 0, 0, "", list(range(9)), Finish.STOP))
+    part.usage = Usage(prompt_tokens=51, completion_tokens=52, cached_tokens=53)
+    part.stays.present, part.stays.max_gap_s = stay_of(10.01), 0.25
+    shelf.now = 11.5
+
+    shelf.book.ended(call, Outcome.FINISHED, None).close()
+
+    (entry,) = shelf.entries()
+    told = part.stays.present.spent
+    assert told is not None
+    expected = expected_entry(call.caller, told)
     for field in Ledger.__struct_fields__:
         wanted, found = getattr(expected, field), getattr(entry, field)
         if field == "us":
