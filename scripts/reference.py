@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/reference: messages, settings, command line. `--check` only compares.
+"""Writes the generated pages of docs/reference: messages, settings, command line, metrics. `--check` only compares.
 
 Texts come from the docstrings in the code, so that a page cannot say what the code does not.
 """
@@ -16,6 +16,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.metric_reference import metrics_page  # noqa: E402
 from services.console.cli import COMMANDS, parser  # noqa: E402 - needs the path above
 from services.engine.settings import EngineSettings  # noqa: E402
 from services.gateway.settings import GatewaySettings  # noqa: E402
@@ -182,6 +183,7 @@ def main() -> int:
         "messages.md": messages_page(),
         "settings.md": settings_page(),
         "command-line.md": command_page(),
+        "metrics.md": metrics_page(MADE),
     }
     stale = [
         name

@@ -95,7 +95,7 @@ ALIASES: tuple[Alias, ...] = (
         meaning="Requests for answers over HTTP, by status.",
         caveat=(
             "Chat and completion requests, not pages such as /metrics or /health. A client that left before its answer began counts with "
-            "the status that it was about to get. `code` is a copy of `status` for queries that call it so."
+            "the status that it was about to get."
         ),
         copies={"code": "status"},
     ),

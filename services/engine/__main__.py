@@ -9,14 +9,13 @@ from functools import partial
 
 from services.engine.backends import make_backend
 from services.engine.blackbox import recorded
-from services.engine.metrics_page import page_of
+from services.engine.metrics_page import served_page
 from services.engine.ports import EngineFailedError
 from services.engine.service import EngineService
 from services.engine.settings import PREFIX, STOP_S, EngineSettings
 from shared import logs, runtime, settings
 from shared.errors import UserError
 from shared.ids import new_engine_id
-from shared.metrics_page import serve_page
 from shared.natsbus import NatsBus
 
 
@@ -36,7 +35,7 @@ async def _serve(chosen: EngineSettings, process: runtime.Runtime) -> None:
     bus = await NatsBus.connect(chosen.nats, group=process.group, name=chosen.name or "engine")
     host, engine = socket.gethostname(), new_engine_id()
     service = EngineService(chosen, make_backend(chosen), bus, engine=engine, host=host)
-    page = serve_page(chosen.metrics_port, page_of(chosen, bus, service, engine))
+    page = served_page(chosen, bus, service, engine)
     try:
         async with page, recorded(chosen, service, bus, process):
             await service.run(process)

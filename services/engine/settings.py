@@ -151,8 +151,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Where the engine runs; gateways prefer their own zone."""
     version: str = ""
     """Version of the service that this engine belongs to."""
+    metrics_host: str = "127.0.0.1"
+    """Address of the metrics page."""
     metrics_port: int = 0
-    """Loopback port of `/metrics`; 0: none."""
+    """Port of the metrics page; 0: none."""
     max_waiting: int = 512
     """Choices accepted and not yet running, beside those for which there is a free place; beyond it a submit is refused as overloaded."""
     drain_s: float = 30.0

@@ -53,7 +53,7 @@ class GatewayMetrics:
     """Observes calls; see `CallObserver`."""
 
     def __init__(self) -> None:
-        self._registry = new_registry("gateway")
+        self.registry = new_registry("gateway")
         self._ended = self._total(
             "requests", "Calls that ended, by how.", ("door", "kind", "class", "outcome")
         )
@@ -70,7 +70,7 @@ class GatewayMetrics:
             ("service", "cause"),
         )
         self._http = HttpAnswers()
-        self._registry.register(Aliased(self._http, "gateway"))
+        self.registry.register(Aliased(self._http, "gateway"))
         self._wait = self._spread("queue_wait", "Time at the gate.", FIRST_TOKEN_S)
         self._first = self._spread("ttft", "From first byte in to first token.", FIRST_TOKEN_S)
         self._each = self._spread("tpot", "Mean time of a token after the first.", TOKEN_S)
@@ -78,19 +78,19 @@ class GatewayMetrics:
 
     def watch(self, readings: Iterable[Reading]) -> None:
         """Have figures read at every scrape."""
-        self._registry.register(_Readings(tuple(readings)))
+        self.registry.register(_Readings(tuple(readings)))
 
     def watch_bus(self, bus: TypedBus) -> None:
         """Have the bus's counts read at every scrape."""
-        self._registry.register(BusCollector(bus))
+        self.registry.register(BusCollector(bus))
 
     def watch_gates(self, gates: Gates) -> None:
         """Have the queues' depths read at every scrape."""
-        self._registry.register(GateMetrics(gates))
+        self.registry.register(GateMetrics(gates))
 
     def page(self) -> bytes:
         """Return all figures in Prometheus's text format."""
-        return render(self._registry)
+        return render(self.registry)
 
     def admitted(self, running: RunningCall, waited_s: float) -> None:
         """See `CallObserver`."""
@@ -129,12 +129,12 @@ class GatewayMetrics:
 
     def _total(self, name: str, text: str, labels: tuple[str, ...]) -> Total:
         total = Total(name, text, labels)
-        self._registry.register(Aliased(total, "gateway"))
+        self.registry.register(Aliased(total, "gateway"))
         return total
 
     def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> Spread:
         spread = Spread(name, text, bounds)
-        self._registry.register(spread)
+        self.registry.register(spread)
         return spread
 
 

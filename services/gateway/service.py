@@ -112,12 +112,7 @@ class GatewayService:
             own=Own(gateway, boot),
             submit_timeout_s=settings.call.submit_timeout_s,
         )
-        self.ledgers = LedgerBook(
-            self.lookout.services,
-            stamp=stamp_clock(),
-            wall_time_s=wall_time_s,
-            observe=self.metrics.entered,
-        )
+        self.ledgers = self._new_ledgers()
         self.calls = Calls(
             self._placement,
             self.gates,
@@ -128,9 +123,7 @@ class GatewayService:
         )
         self.repair = self._new_repair()
         self.reception = Reception(keys, settings.limits, runtime.health)
-        self.metrics.watch_bus(bus)
-        self.metrics.watch(gateway_readings(self))
-        self.metrics.watch_gates(self.gates)
+        self._show_figures()
 
     def _new_repair(self) -> Repair:
         return Repair(
@@ -150,6 +143,19 @@ class GatewayService:
     def held_choices(self) -> int:
         """Choices that this gateway counts at engines; 0 when nothing runs."""
         return self._router.book.own_choices
+
+    def _new_ledgers(self) -> LedgerBook:
+        return LedgerBook(
+            self.lookout.services,
+            stamp=stamp_clock(),
+            wall_time_s=wall_time_s,
+            observe=self.metrics.entered,
+        )
+
+    def _show_figures(self) -> None:
+        self.metrics.watch_bus(self._bus)
+        self.metrics.watch(gateway_readings(self))
+        self.metrics.watch_gates(self.gates)
 
     async def run(self, doors: Sequence[Door]) -> None:
         """Serve until the runtime says stop, then drain."""

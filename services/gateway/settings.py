@@ -31,6 +31,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     api: HttpApiSettings = HttpApiSettings()
     nats_api: bool = True
     """Whether to answer requests over NATS as well."""
+    metrics_host: str = "127.0.0.1"
+    """Address of a metrics page of its own."""
+    metrics_port: int = 0
+    """Port of that page; 0: none. `/metrics` of the HTTP API has the same, but of whichever gateway answers where several share a port."""
     keys_file: str = ""
     """File of API keys (`headrace key new`); none: everybody may call, which is refused beyond loopback."""
     insecure_no_auth: bool = False

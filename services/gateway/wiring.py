@@ -22,6 +22,7 @@ from shared.ids import GatewayId, new_gateway_id
 from shared.keys import KeyFile
 from shared.messages import LedgerBatch
 from shared.metrics import build_version
+from shared.metrics_page import serve_page
 from shared.natsbus import NatsBus
 from shared.runtime import Runtime
 from shared.wire import Wire
@@ -72,7 +73,9 @@ async def serve(chosen: GatewaySettings, keys: KeyFile, process: Runtime) -> Non
         _calm_collector()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, partial(service.reload_keys, must=True))
-        await service.run(doors)
+        page, host = service.metrics.page, chosen.metrics_host
+        async with serve_page(chosen.metrics_port, page, host=host):
+            await service.run(doors)
     finally:
         for connection in (callers, bus):
             if connection is not None:

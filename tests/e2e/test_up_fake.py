@@ -16,12 +16,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from shared.messages import BlackBox
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings, Secret
 from tests.support.nats_server import free_port
 from tests.support.platform import ROOT, Platform, clean_environment
+from tests.support.prometheus import promtool
 
 START_S = 90.0
 LOOK_S = 1.2
@@ -70,6 +72,15 @@ def wait_until_gone(pids: set[int], *, within_s: float = 10.0) -> set[int]:
     return left
 
 
+def targets_of(config: Path) -> list[str]:
+    return [
+        target
+        for job in yaml.safe_load(config.read_text())["scrape_configs"]
+        for group in job["static_configs"]
+        for target in group["targets"]
+    ]
+
+
 def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
     curl = next(line.strip() for line in platform.output if line.strip().startswith("curl "))
     answer = subprocess.run(
@@ -78,6 +89,9 @@ def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
     pids = platform.pids()
     status = command(platform.home, "status")
     metrics = httpx.get(f"http://127.0.0.1:{platform.metrics_port}/metrics").text
+    scrape = platform.logs.parent / "prometheus.yml"
+    promtool("check", "config", scrape)
+    pages = [httpx.get(f"http://{target}/metrics").text for target in targets_of(scrape)]
     code = platform.stop()
 
     assert answer.stdout.rstrip().endswith("data: [DONE]")
@@ -85,6 +99,15 @@ def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
     assert 2 == status.stdout.count(" ready ")
     assert f"http://127.0.0.1:{platform.metrics_port}/metrics" in status.stdout
     assert "headrace_tracer_ledgers_total" in metrics
+    assert [1, 2, 1] == [
+        sum(f"\n{name} " in page or f"\n{name}{{" in page for page in pages)
+        for name in (
+            "headrace_gateway_open_calls",
+            "llm_engine_steps_total",
+            "headrace_tracer_level",
+        )
+    ]
+    assert str(scrape) in "".join(platform.output)
     assert 0 == code
     assert not wait_until_gone(pids)
 

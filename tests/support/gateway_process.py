@@ -71,6 +71,7 @@ class Site:
         self.service = f"s{uuid4().hex[:12]}"
         self.gateways: list[Child] = []
         self.engines: list[Child] = []
+        self.tracers: list[Child] = []
         self.ports: list[int] = []
         self.key = ""
         """API key for the questions of this class, where the gateways want one."""
@@ -80,7 +81,7 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in (*self.gateways, *self.engines):
+        for child in (*self.gateways, *self.engines, *self.tracers):
             child.kill()
 
     def url(self, gateway: int = 0) -> str:
@@ -104,11 +105,20 @@ class Site:
         self.engines.append(child)
         return child
 
+    def add_tracer(self, *options: str) -> Child:
+        """Start a tracer."""
+        log = self._folder / f"tracer-{len(self.tracers)}.log"
+        child = Child("services.tracer", log, "--nats-url", self.server.url, *options)
+        self.tracers.append(child)
+        return child
+
     async def ready(self) -> None:
         """Return when every engine serves and every gateway knows it."""
         async with asyncio.timeout(START_S):
             for engine in self.engines:
                 await engine.says("engine_ready")
+            for tracer in self.tracers:
+                await tracer.says("tracer_ready")
             for number, gateway in enumerate(self.gateways):
                 await gateway.says("gateway_ready")
                 while self.service not in await self.models(number):  # noqa: ASYNC110 - asked over HTTP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import socket
@@ -52,6 +53,15 @@ def check_port(host: str, port: int, *, what: str, option: str) -> None:
             raise UserError(
                 f"cannot listen on {host}:{port} for {what}: {error.strerror}"
             ) from error
+
+
+def free_ports(count: int) -> list[int]:
+    """Return loopback ports that were free a moment ago, no two the same."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def check_disk(folder: Path) -> None:

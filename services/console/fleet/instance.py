@@ -74,6 +74,15 @@ class Instance:
         return files
 
     @property
+    def scrape_file(self) -> Path:
+        """Configuration for a Prometheus on this machine."""
+        return self.folder / "prometheus.yml"
+
+    def write_scrape(self, text: str) -> None:
+        """Write that configuration; nothing in it is secret."""
+        self.scrape_file.write_text(text)
+
+    @property
     def nats_argv(self) -> list[str]:
         """The command line of the bus. Raises `UserError` where its binary is missing."""
         beside = Path(sys.executable).parent / "nats-server"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -67,6 +67,8 @@ class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     env: dict[str, str]
     stop_s: float
+    metrics_port: int = 0
+    """Loopback port of its metrics page."""
 
 
 def memory_needed_bytes(options: UpOptions, *, weight_bytes: int) -> int:
@@ -103,8 +105,10 @@ def nats_env(
     }
 
 
-def gateway_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[ProcessPlan]:
-    """Plan the doors; the kernel shares new connections out among several on one port."""
+def gateway_plans(
+    options: UpOptions, *, secrets: Mapping[str, Path], metrics_ports: Sequence[int]
+) -> list[ProcessPlan]:
+    """Plan the doors; the kernel shares new connections out among several on one port, so each has a metrics page of its own."""
     args = ["--http-host", options.host, "--http-port", str(options.port)]
     if options.gateways > 1:
         args += ["--http-reuse-port", "true"]
@@ -115,11 +119,12 @@ def gateway_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[Pr
         ProcessPlan(
             name=f"gateway-{number}",
             module="services.gateway",
-            args=tuple(args),
+            args=(*args, "--metrics-port", str(port)),
             env=env,
             stop_s=options.drain_s + 5.0,
+            metrics_port=port,
         )
-        for number in range(options.gateways)
+        for number, port in zip(range(options.gateways), metrics_ports, strict=True)
     ]
 
 
@@ -130,6 +135,7 @@ def engine_plans(
     model: Path | None,
     boxes: Path,
     secrets: Mapping[str, Path],
+    metrics_ports: Sequence[int],
 ) -> list[ProcessPlan]:
     """Plan the engines; `model` is the directory that they load, `boxes` that of their black boxes."""
     args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
@@ -145,11 +151,19 @@ def engine_plans(
         ProcessPlan(
             name=f"engine-{number}",
             module="services.engine",
-            args=(*args, "--name", f"engine-{number}", *options.engine_args),
+            args=(
+                *args,
+                "--name",
+                f"engine-{number}",
+                "--metrics-port",
+                str(port),
+                *options.engine_args,
+            ),
             env=env,
             stop_s=options.drain_s + 5.0,
+            metrics_port=port,
         )
-        for number in range(options.engines)
+        for number, port in zip(range(options.engines), metrics_ports, strict=True)
     ]
 
 
@@ -169,5 +183,6 @@ def tracer_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[Pro
             args=tuple(args),
             env=nats_env("TRACER", options, user="tracer", secrets=secrets),
             stop_s=TRACER_STOP_S,
+            metrics_port=options.metrics_port,
         )
     ]

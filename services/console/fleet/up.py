@@ -24,6 +24,7 @@ from services.console.fleet.plan import (
     gateway_plans,
     tracer_plans,
 )
+from services.console.fleet.scrape import RULES, scrape_config
 from services.console.fleet.supervisor import Kept, Supervisor
 from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
 from shared.errors import UserError
@@ -63,6 +64,7 @@ class Up:
     ) -> None:
         self._options = options
         self._instance = instance
+        self._root = root
         self._env = {**env, "PYTHONPATH": str(root)}
         self._api_key = api_key
         self._supervisor = Supervisor(output.note)
@@ -126,7 +128,10 @@ class Up:
 
         self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
         await nats_greets(self._options.nats_port)
-        for plan in gateway_plans(self._options, secrets=secrets):
+        gateways = gateway_plans(
+            self._options, secrets=secrets, metrics_ports=host.free_ports(self._options.gateways)
+        )
+        for plan in gateways:
             self._keep(group, plan)
         model = await find_model()
         check_memory(
@@ -134,48 +139,58 @@ class Up:
             weight_bytes=model.weight_bytes,
             available_bytes=host.available_memory_bytes(),
         )
-        await self._start_engines(group, model, secrets)
+        engines = engine_plans(
+            self._options,
+            service=model.name,
+            model=model.path,
+            boxes=self._boxes.live,
+            secrets=secrets,
+            metrics_ports=host.free_ports(self._options.engines),
+        )
+        tracers = tracer_plans(self._options, secrets=secrets)
+        self._instance.write_scrape(
+            scrape_config((*gateways, *engines, *tracers), rules=self._root / RULES)
+        )
+        await self._start_engines(group, model.name, engines, tracers)
 
     async def _start_engines(
-        self, group: asyncio.TaskGroup, model: Model, secrets: dict[str, Path]
+        self,
+        group: asyncio.TaskGroup,
+        model: str,
+        engine_plans: list[ProcessPlan],
+        tracer_plans: list[ProcessPlan],
     ) -> None:
         from services.console.fleet.ready import FleetWatch, gateway_ready  # noqa: PLC0415
         from shared.natsbus import NatsBus  # noqa: PLC0415
 
         options = self._options
-        plans = engine_plans(
-            options,
-            service=model.name,
-            model=model.path,
-            boxes=self._boxes.live,
-            secrets=secrets,
-        )
-        engines = {plan.name: self._keep(group, plan) for plan in plans}
-        tracers = [self._keep(group, plan) for plan in tracer_plans(options, secrets=secrets)]
+        secret = read_secret(self._instance.folder / "console.password")
+        engines = {plan.name: self._keep(group, plan) for plan in engine_plans}
+        tracers = [self._keep(group, plan) for plan in tracer_plans]
         watch = FleetWatch(engines, tracers, gateways=options.gateways, say=output.note)
         address = NatsSettings(
             url=f"nats://127.0.0.1:{options.nats_port}",
             user="console",
-            password=read_secret(secrets["console"]),
+            password=secret,
         )
         self._bus = self._boxes.bus = await NatsBus.connect(
             address, group=group, name="headrace up"
         )
         await watch.follow(self._bus)
-        progress = group.create_task(self._show_progress(watch, len(plans)), name="progress")
+        progress = group.create_task(self._show_progress(watch, len(engines)), name="progress")
         try:
             async with asyncio.timeout(options.start_timeout_s):
                 await watch.all_ready()
                 await gateway_ready(self.url)
         except TimeoutError as error:
             raise UserError(
-                f"not ready within {options.start_timeout_s:.0f} s: {watch.ready_count} of {len(plans)} engines serve",
+                f"not ready within {options.start_timeout_s:.0f} s: {watch.ready_count} of {len(engines)} engines serve",
                 hint=f"look into {self._instance.logs}, or raise --start-timeout",
             ) from error
         finally:
             progress.cancel()
             output.progress_done()
-        await self._greet(model.name)
+        await self._greet(model)
 
     async def _show_progress(self, watch: FleetWatch, wanted: int) -> None:
         clock = asyncio.get_running_loop().time
@@ -202,6 +217,7 @@ class Up:
         auth = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if self._options.api_keys else ""
         if self._options.tracer:
             output.note(f"metrics: http://127.0.0.1:{self._options.metrics_port}/metrics")
+        output.note(f"for Prometheus: --config.file={self._instance.scrape_file}")
         output.line(
             f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from services.console.fleet.command import engine_args, service_name
 from services.console.fleet.plan import (
@@ -16,6 +17,7 @@ from services.console.fleet.plan import (
     memory_needed_bytes,
     tracer_plans,
 )
+from services.console.fleet.scrape import scrape_config
 from shared.errors import UserError
 from shared.subjects import token
 
@@ -30,24 +32,34 @@ SECRETS = {
 
 def test_each_engine_has_its_own_name_and_the_engine_user():
     plans = engine_plans(
-        UpOptions(engines=3, fake=True), service="m", model=None, boxes=BOXES, secrets=SECRETS
+        UpOptions(engines=3, fake=True),
+        service="m",
+        model=None,
+        boxes=BOXES,
+        secrets=SECRETS,
+        metrics_ports=[7001, 7002, 7003],
     )
 
     assert ["engine-0", "engine-1", "engine-2"] == [plan.name for plan in plans]
     assert {"/s/engine"} == {plan.env["HEADRACE_ENGINE_NATS_PASSWORD_FILE"] for plan in plans}
     assert {"engine"} == {plan.env["HEADRACE_ENGINE_NATS_USER"] for plan in plans}
+    assert ["7001", "7002", "7003"] == [
+        plan.args[plan.args.index("--metrics-port") + 1] for plan in plans
+    ]
 
 
 def test_passwords_are_never_on_a_command_line_or_in_the_environment():
-    (plan,) = gateway_plans(UpOptions(), secrets=SECRETS)
+    (plan,) = gateway_plans(UpOptions(), secrets=SECRETS, metrics_ports=[7001])
 
     assert not any("password" in arg for arg in plan.args)
     assert all(key.endswith("_FILE") for key in plan.env if "PASSWORD" in key)
 
 
 def test_several_gateways_share_the_port_and_one_does_not():
-    alone = gateway_plans(UpOptions(), secrets=SECRETS)
-    three = gateway_plans(UpOptions(gateways=3, port=8123), secrets=SECRETS)
+    alone = gateway_plans(UpOptions(), secrets=SECRETS, metrics_ports=[7001])
+    three = gateway_plans(
+        UpOptions(gateways=3, port=8123), secrets=SECRETS, metrics_ports=[7001, 7002, 7003]
+    )
 
     assert "--http-reuse-port" not in alone[0].args
     assert ["gateway-0", "gateway-1", "gateway-2"] == [plan.name for plan in three]
@@ -83,7 +95,9 @@ def test_a_tracer_runs_unless_it_is_not_wanted_and_knows_the_collector():
     ],
 )
 def test_backend_follows_the_options(options, backend):
-    (plan,) = engine_plans(options, service="m", model=Path("/m"), boxes=BOXES, secrets=SECRETS)
+    (plan,) = engine_plans(
+        options, service="m", model=Path("/m"), boxes=BOXES, secrets=SECRETS, metrics_ports=[7001]
+    )
 
     assert backend == options.backend
     assert backend == plan.args[plan.args.index("--backend") + 1]
@@ -91,7 +105,12 @@ def test_backend_follows_the_options(options, backend):
 
 def test_an_engine_gets_as_long_to_stop_as_it_may_drain():
     (plan,) = engine_plans(
-        UpOptions(fake=True, drain_s=12.0), service="m", model=None, boxes=BOXES, secrets=SECRETS
+        UpOptions(fake=True, drain_s=12.0),
+        service="m",
+        model=None,
+        boxes=BOXES,
+        secrets=SECRETS,
+        metrics_ports=[7001],
     )
 
     assert plan.stop_s > 12.0
@@ -121,3 +140,36 @@ def test_settings_of_the_engine_are_given_as_pairs():
     assert ("--vllm-max-num-seqs", "64") == engine_args(["vllm-max-num-seqs=64"])
     with pytest.raises(UserError, match="KEY=VALUE"):
         engine_args(["vllm-max-num-seqs"])
+
+
+def test_prometheus_is_told_of_every_process_with_its_name():
+    options = UpOptions(engines=2, gateways=2, fake=True, metrics_port=7000)
+    plans = [
+        *gateway_plans(options, secrets=SECRETS, metrics_ports=[7001, 7002]),
+        *engine_plans(
+            options,
+            service="m",
+            model=None,
+            boxes=BOXES,
+            secrets=SECRETS,
+            metrics_ports=[7003, 7004],
+        ),
+        *tracer_plans(options, secrets=SECRETS),
+    ]
+
+    config = yaml.safe_load(scrape_config(plans, rules=Path("/a folder/rules")))
+
+    assert ["/a folder/rules/*.yml"] == config["rule_files"]
+    targets = {
+        (job["job_name"], target, group["labels"]["process"])
+        for job in config["scrape_configs"]
+        for group in job["static_configs"]
+        for target in group["targets"]
+    }
+    assert {
+        ("headrace-gateway", "127.0.0.1:7001", "gateway-0"),
+        ("headrace-gateway", "127.0.0.1:7002", "gateway-1"),
+        ("headrace-engine", "127.0.0.1:7003", "engine-0"),
+        ("headrace-engine", "127.0.0.1:7004", "engine-1"),
+        ("headrace-tracer", "127.0.0.1:7000", "tracer"),
+    } == targets
