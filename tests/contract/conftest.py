@@ -71,6 +71,14 @@ def engine_rig(request: pytest.FixtureRequest) -> EngineRig:
     return rig
 
 
+@pytest.fixture(scope="session", params=["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
+def resuming_rig(request: pytest.FixtureRequest) -> EngineRig:
+    """Each backend that resumes."""
+    rig: EngineRig = request.getfixturevalue(f"{request.param}_engine")
+    assert rig.limits.resumes
+    return rig
+
+
 @pytest.fixture(params=["memory", "nats"])
 def world(request: pytest.FixtureRequest, nats_server: NatsServer) -> World:
     """Where buses meet: both kinds pass the same suite."""

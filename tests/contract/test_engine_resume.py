@@ -13,14 +13,6 @@ EMOJI = TextPrompt(text="Repeat: 🦊🐻🐼 你好世界 🦊🐻🐼 你好�
 """Makes a small model say characters of several tokens."""
 
 
-@pytest.fixture(scope="session", params=["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
-def resuming_rig(request: pytest.FixtureRequest) -> EngineRig:
-    """Each backend that resumes."""
-    rig: EngineRig = request.getfixturevalue(f"{request.param}_engine")
-    assert rig.limits.resumes
-    return rig
-
-
 def behind(job: Job, pieces: list[Piece], lost_at: int) -> tuple[Job, list[Piece]]:
     """Return the job that goes on after `lost_at` pieces, and the pieces that came before."""
     shown = pieces[:lost_at]

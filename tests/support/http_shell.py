@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import shutil
 import socket
 import ssl
@@ -25,6 +26,8 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 SCENARIO_S = 30.0
+SO_ATTACH_FILTER, BPF_RET = 26, 0x06
+"""Of Linux; Python has no names for them."""
 MAX_BODY_BYTES = 8 << 20
 
 
@@ -148,6 +151,13 @@ class Wire:
     def stop_reading(self) -> None:
         """Take nothing more from the kernel."""
         cast(asyncio.Transport, self.writer.transport).pause_reading()
+
+    def vanish(self) -> None:
+        """Be as a host whose cable was pulled: nothing that comes is answered, not even by the kernel, and nothing says so."""
+        drop_all = ctypes.create_string_buffer(struct.pack("HBBI", BPF_RET, 0, 0, 0))
+        program = struct.pack("HP", 1, ctypes.addressof(drop_all))
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def half_close(self) -> None:
         """Send no more; TLS has no such thing and closes."""

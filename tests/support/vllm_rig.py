@@ -20,9 +20,10 @@ ANY_TOOL = b'[{"type": "function", "function": {"name": "f", "parameters": {"typ
 
 
 def settings_of(model: Path, **changes: Any) -> VllmSettings:
-    """Return settings for tests: a short context, a small pool, no compilation."""
+    """Return settings for tests: a short context, a small pool, no compilation, numbers that do not depend on the company in a batch."""
     made: dict[str, Any] = {
         "model": str(model),
+        "dtype": "float32",
         "max_model_len": MAX_MODEL_LEN,
         "kv_cache_bytes": 512 << 20,
         "max_num_seqs": 64,

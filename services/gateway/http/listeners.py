@@ -15,7 +15,8 @@ from shared.errors import UserError
 
 SPARE_FILES: Final = 384
 """File descriptors for everything that is not a connection: bus, logs, connections being turned away."""
-_KEEP_ALIVE_PROBE_S: Final = 15
+_PROBES: Final = 4
+"""Of a silent connection within the time in which a peer must acknowledge."""
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -71,8 +72,9 @@ def prepare_listener(sock: socket.socket, settings: HttpSettings) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_PROBE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE_PROBE_S)
+        probe_s = max(1, int(settings.unacked_s / _PROBES))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
         unacked_ms = int(settings.unacked_s * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacked_ms)
 

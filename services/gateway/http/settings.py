@@ -51,6 +51,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     linger_s: float = 2.0
     """Input is still read and dropped after our last byte, so that a reset does not destroy the answer on its way."""
     unacked_s: float = 60.0
-    """Sent bytes without acknowledgement (a peer that vanished); the kernel cuts after (TCP_USER_TIMEOUT)."""
+    """Sent bytes, or probes of a silent connection, without acknowledgement (a peer that vanished); the kernel cuts after
+    (TCP_USER_TIMEOUT). Where nothing is sent, up to a quarter of it later."""
     sweep_s: float = 0.25
     """Between two looks at all deadlines: timeouts come up to this much late."""
