@@ -29,7 +29,7 @@ MEDIAN = 0.5
 QUANTILES = {0.5: 0.05, 0.95: 0.02, 0.99: 0.005}
 """And how far to both sides of each the requests around it reach, as a share of all."""
 MIN_REACH = 2
-"""At least as many requests on both sides, where there are any."""
+"""At least as many requests on both sides; fewer where those around the median would be the same as those around p95."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,9 @@ def nearest_rank(size: int, share: float) -> int:
 
 
 def _around(ordered: Sequence[Ledger], share: float) -> Sequence[Ledger]:
-    reach = max(MIN_REACH, round(QUANTILES[share] * len(ordered)))
+    apart = nearest_rank(len(ordered), 0.95) - nearest_rank(len(ordered), MEDIAN)
+    least = min(MIN_REACH, max(0, apart - 1) // 2)
+    reach = max(least, round(QUANTILES[share] * len(ordered)))
     middle = nearest_rank(len(ordered), share)
     return ordered[max(0, middle - reach) : middle + reach + 1]
 

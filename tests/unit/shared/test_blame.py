@@ -55,6 +55,13 @@ def test_the_stage_that_only_slow_requests_have_explains_them():
     assert 0.8 == pytest.approx(median.worst[0].share, abs=0.01)
 
 
+def test_the_slowest_of_three_is_compared_with_the_one_in_the_middle():
+    report = blame(window(*usual(2), stalled(100)))
+
+    assert [1, 1, 1] == [quantile.around.requests for quantile in report.wall]
+    assert Stage.DECODE_WAIT is report.wall[-1].worst[0].stage
+
+
 def test_time_that_everybody_spends_explains_no_difference():
     ledgers = [ledger(n, parts={"prefill": 500, "queue": 10 * n}) for n in range(100)]
 
