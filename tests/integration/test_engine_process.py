@@ -117,14 +117,19 @@ def test_metrics_are_served_on_loopback(nats_server, tmp_path):
     async def scenario():
         port = free_port()
         options = (*FAKE, "--metrics-port", str(port))
-        async with engine_process(nats_server, tmp_path, *options) as (_, gateway):
+        async with engine_process(nats_server, tmp_path, *options) as (engine, gateway):
             await over(gateway, await gateway.accepted(max_tokens=5))
             url = f"http://127.0.0.1:{port}/metrics"
             page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
 
-            assert "llm_engine_tokens_total 5.0" in page
-            assert 'llm_engine_streams_ended_total{end="complete"} 1.0' in page
-            assert 'llm_engine_state{state="ready"} 1.0' in page
+            own = f'engine="{engine.beats[-1].engine}"'
+            of = f'service="{engine.service}"'
+            assert f'llm_engine_tokens_total{{{own},{of},version=""}} 5.0' in page
+            assert (
+                f'llm_engine_streams_ended_total{{end="complete",{own},{of},version=""}} 1.0'
+                in page
+            )
+            assert f'llm_engine_state{{{own},{of},state="ready",version=""}} 1.0' in page
             assert "headrace_bus_connected 1.0" in page
 
     asyncio.run(scenario())
