@@ -87,6 +87,30 @@ def test_a_slow_client_has_it_when_it_has_read_it(run, fields):
     run(scenario)
 
 
+def test_a_rest_too_small_to_pause_for_is_waited_for_too(run):
+    async def scenario():
+        told: list[int] = []
+        async with served() as it:
+            wire = await deaf(it)
+            exchange = await it.exchange()
+            exchange.start_stream()
+            while not exchange.buffered_bytes:
+                exchange.write(b"x" * 4000)
+                await asyncio.sleep(0.001)
+            exchange.end()
+            exchange.when_sent(lambda: told.append(1))
+            await asyncio.sleep(0.1)
+            assert [] == told
+
+            wire.resume_reading()
+            await wire.answer()
+
+            await until(lambda: told)
+            assert [1] == told
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("how", ["reset", "stall"])
 def test_a_client_that_never_takes_it_is_waited_for_until_it_is_gone(run, how):
     async def scenario():

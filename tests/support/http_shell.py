@@ -159,6 +159,10 @@ class Wire:
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
+    def resume_reading(self) -> None:
+        """Take again what the kernel has."""
+        cast(asyncio.Transport, self.writer.transport).resume_reading()
+
     def half_close(self) -> None:
         """Send no more; TLS has no such thing and closes."""
         if self.writer.can_write_eof():
