@@ -29,6 +29,7 @@ from bench.support.processes import Process, free_port, machine, wait_port  # no
 from services.engine.adapters.fake import FakeEngine  # noqa: E402
 from services.engine.ports import Job, Piece, RefusedError  # noqa: E402
 from services.engine.settings import FakeSettings  # noqa: E402
+from shared.errors import BusClosed  # noqa: E402
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo  # noqa: E402
 from shared.messages import (  # noqa: E402
     Accepted,
@@ -50,6 +51,7 @@ SCENES = {
     "paced": (128, 0.01, 2048),
     "paced_short": (128, 0.01, 64),
     "saturated": (256, 0.0, 2048),
+    "saturated_short": (256, 0.0, 64),
 }
 """Streams, step time, tokens of an answer."""
 
@@ -102,8 +104,9 @@ class PretendGateway:
             sampling=self._sampling,
             deadline_s=600.0,
         )
-        answer = await self._bus.request(submit, timeout_s=10.0)
-        assert isinstance(answer, Accepted), answer
+        with suppress(BusClosed):  # the end of the measurement
+            answer = await self._bus.request(submit, timeout_s=10.0)
+            assert isinstance(answer, Accepted), answer
 
     async def _beat(self) -> None:
         for beat in itertools.count(1):
@@ -196,13 +199,15 @@ def _fake(step_s: float) -> FakeSettings:
     )
 
 
-def measure(scene: str, seconds: float) -> dict[str, float]:
-    """Run one scene once."""
+def measure(
+    scene: str, seconds: float, *, module: str = "services.engine", with_alone: bool = True
+) -> dict[str, float]:
+    """Run one scene once; `module` is the engine process, `with_alone` adds what the fake takes without one."""
     step_s = SCENES[scene][1]
     port = free_port()
     nats_server = str(Path(sys.executable).parent / "nats-server")
     nats = Process("nats", [nats_server, "-a", "127.0.0.1", "-p", str(port)], cpu=OTHERS_CPU)
-    engine_argv = [sys.executable, "-m", "services.engine", "--backend", "fake"]
+    engine_argv = [sys.executable, "-m", module, "--backend", "fake"]
     engine_argv += ["--nats-url", f"nats://127.0.0.1:{port}", "--fake-step-s", str(step_s)]
     engine_argv += ["--fake-max-streams", "1024", "--fake-total-blocks", "65536"]
     engine_argv += ["--fake-prefill-tokens-per-s", "1e12"]
@@ -215,6 +220,8 @@ def measure(scene: str, seconds: float) -> dict[str, float]:
         if engine is not None:
             engine.stop()
         nats.stop()
+    if not with_alone:
+        return figures
     figures["fake_us_per_token"] = uvloop.run(fake_alone(scene, seconds / 2))
     figures["publish_us_per_token"] = figures["engine_us_per_token"] - figures["fake_us_per_token"]
     return figures

@@ -161,5 +161,6 @@ def told(piece: Piece, spent: Spent | None) -> Piece:
     """Return the piece with what the time of its job went to."""
     if spent is None:
         return piece
-    extra = msgspec.structs.replace(piece.extra or DeltaExtra(), spent=spent)
+    old = piece.extra
+    extra = msgspec.structs.replace(old, spent=spent) if old else DeltaExtra(spent=spent)
     return Piece(piece.choice, piece.text, piece.token_ids, piece.finish, extra)

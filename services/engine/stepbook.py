@@ -22,24 +22,23 @@ before its end, so a first chunk under way counts as `queue`, and of a decode un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from typing_extensions import override
 
 from services.engine.steps.account import (
     DECODE,
-    DECODE_WAIT,
-    KV_LOAD,
     OUTPUT_PARSE,
-    PREFILL,
     QUEUE,
     TOKENIZE,
     WIRE_OFFSET,
     Account,
     Choice,
 )
-from services.engine.steps.log import Life, StepLog, life_of
+from services.engine.steps.charging import Charging
+from services.engine.steps.log import Life, StepLog
 from services.engine.steps.news import StepNews
+from services.engine.steps.recent import Recent
 from services.engine.steps.step import Span, Step, us_of
 from services.engine.steps.sums import Sums
 from shared.ids import EngineId, RequestId
@@ -53,8 +52,8 @@ from shared.messages import (
     StepSummary,
 )
 
-KEPT_NAMES = 8192
-"""Choices whose request is still known by name when they are gone: a step under way may hold others up for their sake."""
+KEPT_NAMES = 4096
+"""Choices that were cut off whose request is still known: the step under way may hold others up for their sake."""
 _DELIVER = STAGES.index(Stage.DELIVER)
 
 
@@ -63,13 +62,12 @@ class StepBook:
 
     def __init__(self, log: StepLog | None = None) -> None:
         self._accounts: dict[str, Account] = {}
-        self._choices: dict[str, Choice] = {}
-        self._names: dict[str, RequestId] = {}
+        self._names: Recent[str, RequestId] = Recent(KEPT_NAMES)
         self._live: dict[RequestId, Account] = {}
         self._sums = Sums()
-        self._midway: list[Choice] = []
-        self._resting: list[Choice] = []
         self._news = StepNews()
+        self._charging = Charging(self._sums, self._news)
+        self._choices = self._charging.choices
         self._log = log or StepLog()
         self.listeners: list[Callable[[Step], None]] = []
         """Called with each step once it is accounted for; must not raise or block."""
@@ -92,32 +90,26 @@ class StepBook:
         account = self._accounts.get(key)
         if account is None:
             return
-        self._choices[ref] = choice = Choice(account, ref, copies)
-        self._names[ref] = account.request
-        if len(self._names) > KEPT_NAMES:
-            del self._names[next(iter(self._names))]
+        self._choices[ref] = choice = Choice(account, ref)
+        if copies > 1:
+            choice.copies = copies
+        if account.choices or account.over:
+            choice.number = len(account.choices) + len(account.over)
         if account.stage in (TOKENIZE, OUTPUT_PARSE):
-            self._shift(account, QUEUE, us_of(at))
+            self._charging.shift(account, QUEUE, us_of(at))
         account.choices.append(choice)
 
     def enter(self, key: str, stage: Stage, *, at: float) -> None:
         """Say which stage a stream is in, for backends whose steps are not seen."""
         account = self._accounts.get(key)
         if account is not None:
-            self._shift(account, ENGINE_STAGES.index(stage), us_of(at))
+            self._charging.shift(account, ENGINE_STAGES.index(stage), us_of(at))
 
     def end_choice(self, ref: str) -> None:
         """Note that the last step made the last token of a choice. An unknown one changes nothing."""
-        choice = self._choices.pop(ref, None)
-        if choice is None:
-            return
-        account = choice.account
-        self._sums.settle(account)
-        choice.runs.stop(self._sums.number)
-        account.choices.remove(choice)
-        account.over.append(choice)
-        self._leave_lists([choice])
-        self._go_on(account)
+        choice = self._choices.get(ref)
+        if choice is not None:
+            self._charging.end(choice)
 
     def close(self, key: str, *, at: float) -> None:
         """End the account of a stream: it has had its last words, or nobody wants any. A second call changes nothing."""
@@ -125,11 +117,11 @@ class StepBook:
         if account is None:
             return
         if account.first_step:
-            self._sums.settle(account)
             self._log.remember(account.request, self._life(account))
-        for choice in account.choices:
-            self._choices.pop(choice.ref, None)
-        self._leave_lists(account.choices)
+        if account.choices:
+            for choice in account.choices:
+                self._names.put(choice.ref, account.request)
+            self._charging.drop(account.choices)
         if self._live.get(account.request) is account:
             del self._live[account.request]
         self._news.move(account.request, _DELIVER, us_of(at))
@@ -148,25 +140,46 @@ class StepBook:
 
     def feed(self, step: Step) -> None:
         """Account for a step."""
+        if self._is_plain(step):
+            begin_us = max(self._sums.end_us, us_of(step.scheduled_at))
+            end_us = self._sums.plain(step)
+            self._log.add(step.number, end_us, step.decodes, 0)
+            self._news.plain(step.decodes, max(0, end_us - begin_us))
+        else:
+            self._feed(step)
+        for listener in self.listeners:
+            listener(step)
+
+    def _is_plain(self, step: Step) -> bool:
+        """Return whether all is as in the step before: most steps of a busy engine."""
+        return not (
+            step.prefills
+            or step.preempted
+            or step.unscheduled
+            or step.held
+            or step.drafts
+            or step.loading
+            or step.loaded
+            or self._charging.has_unfinished
+            or step.mode != self._sums.decode_mode
+        )
+
+    def _feed(self, step: Step) -> None:
         span = Span(step, self._sums.end_us)
         if span.largest is not None:
-            span.blocker = self._names.get(span.largest.ref, RequestId(""))
+            span.blocker = self._request_of(span.largest.ref)
         self._sums.share(span)
-        touched = self._touched(step)
-        if touched:
-            self._before(step, touched)
-            self._during(span, touched)
-        is_new_mode = self._sums.add(span)
-        if step.drafts or step.held:
-            self._note_drafts(step)
-        if touched:
-            self._after(step, touched)
+        is_new_mode = self._charging.charge(span)
         self._log.add(
             step.number, span.end_us, step.decodes + len(step.prefills), span.prompt_tokens
         )
         self._news.step(span, is_new_mode=is_new_mode)
-        for listener in self.listeners:
-            listener(step)
+
+    def _request_of(self, ref: str) -> RequestId:
+        choice = self._choices.get(ref)
+        if choice is not None:
+            return choice.account.request
+        return self._names.get(ref) or RequestId("")
 
     # --- what is told
 
@@ -177,7 +190,7 @@ class StepBook:
 
     def news(self, now: float) -> tuple[list[Move], StepSummary, int]:
         """Return who moved, the steps, and how many moves found no room, since the last call."""
-        return self._news.take(us_of(now))
+        return self._news.take(us_of(now), self._sums.mode)
 
     @property
     def mode_changes(self) -> int:
@@ -192,159 +205,16 @@ class StepBook:
         return self._log.detail(engine, request, self._log.recall(request))
 
     def _life(self, account: Account) -> Life:
-        choices = sorted((*account.over, *account.choices), key=lambda choice: choice.number)
-        return life_of(
-            account.first_step,
-            max(account.last_step, self._sums.number if account.stage == DECODE else 0),
-            account.began_us,
-            [
-                choice.runs.by(self._sums.number if choice.ref in self._choices else 0)
-                for choice in choices
-                for _ in range(choice.copies)
-            ],
-        )
-
-    # --- a step
-
-    def _touched(self, step: Step) -> dict[Account, None]:
-        """Return the accounts for which this step is not just one more."""
-        choices = self._choices
-        touched: dict[Account, None] = {}
-        for each in step.prefills:
-            if each.ref in choices:
-                touched[choices[each.ref].account] = None
-        for refs in (step.preempted, step.unscheduled, step.loading, step.loaded):
-            for ref in refs:
-                if ref in choices:
-                    touched[choices[ref].account] = None
-        for choice in self._midway:
-            touched[choice.account] = None
-        for choice in self._resting:
-            touched[choice.account] = None
-        return touched
-
-    def _before(self, step: Step, touched: Iterable[Account]) -> None:
-        """Bring those concerned up to the end of the step before, and stop those who are not in this one."""
-        for account in touched:
-            self._sums.settle(account)
-        if self._midway:
-            going_on = {each.ref for each in step.prefills}
-            for choice in self._midway:
-                if choice.ref not in going_on:
-                    choice.wait(step.number)
-            self._midway = []
-        if self._resting or step.preempted or step.unscheduled:
-            self._pause(step)
-
-    def _pause(self, step: Step) -> None:
-        """Note who of those that decode is not in the step, and who is again."""
-        choices, unscheduled = self._choices, {*step.unscheduled}
-        resting = [each for each in self._resting if each.ref in unscheduled]
-        for choice in self._resting:
-            if choice.ref not in unscheduled:
-                choice.go_on(step.number)
-        for ref in step.preempted:
-            if ref in choices:
-                choices[ref].account.preemptions += 1
-                choices[ref].wait(step.number)
-        for ref in step.unscheduled:
-            if ref in choices and choices[ref].stage == DECODE:
-                choices[ref].wait(step.number)
-                resting.append(choices[ref])
-        self._resting = resting
-
-    def _during(self, span: Span, touched: Iterable[Account]) -> None:
-        """Charge this step to those concerned."""
-        own = self._begin_prefills(span, touched)
-        for account in touched:
-            if account.stage != DECODE:
-                account.spend(account.stage, span.end_us)
-                continue
-            account.batch_sum += span.step.decodes
-            account.batch_steps += 1
-            if account in own:
-                account.decode(span.end_us, span.wait_us, rest=PREFILL)
-                continue
-            account.decode(span.end_us, span.wait_us)
-            if span.wait_us:
-                account.blame(span.blocker, span.wait_us)
-
-    def _begin_prefills(self, span: Span, touched: Iterable[Account]) -> set[Account]:
-        """Let what was made with this step begin; return who computes a prompt for the first token of a choice."""
-        own: set[Account] = set()
-        step = span.step
-        for account in touched:
-            self._shift(account, account.stage_of_choices(), span.begin_us)
-        for each in step.prefills:
-            choice = self._choices.get(each.ref)
-            if choice is None:
-                continue
-            account = choice.account
-            if not choice.has_begun:
-                own.add(account)
-            choice.stage = DECODE_WAIT if choice.has_begun else PREFILL
-            self._shift(account, account.stage_of_choices(), span.made_us)
-            if not account.first_step:
-                account.first_step = step.number
-                account.began_us = span.made_us
-                account.mode_mark = self._sums.mode_changes
-        for ref in step.loading:
-            if (loading := self._choices.get(ref)) is not None:
-                loading.stage = KV_LOAD
-                self._shift(loading.account, loading.account.stage_of_choices(), span.made_us)
-        return own
-
-    def _after(self, step: Step, touched: Iterable[Account]) -> None:
-        """Note where those concerned stand at the end of the step."""
-        for each in step.prefills:
-            choice = self._choices.get(each.ref)
-            if choice is None:
-                continue
-            choice.take(each)
-            if each.is_last:
-                choice.begin(step.number)
-            else:
-                self._midway.append(choice)
-        for ref in step.loaded:
-            if (loaded := self._choices.get(ref)) is not None and loaded.stage == KV_LOAD:
-                loaded.wait(step.number)
-        for account in touched:
-            account.last_step = max(account.last_step, step.number if account.first_step else 0)
-            self._go_on(account)
-
-    def _note_drafts(self, step: Step) -> None:
-        for each in step.drafts:
-            if (choice := self._choices.get(each.ref)) is not None:
-                choice.account.drafted += each.drafted
-                choice.account.accepted += each.accepted
-                choice.runs.made(step.number, 1 + each.accepted)
-        for held in step.held:
-            if (choice := self._choices.get(held.ref)) is not None:
-                choice.blocks = max(choice.blocks, held.blocks)
-
-    # --- an account
-
-    def _go_on(self, account: Account) -> None:
-        """Go on in the stage that counts now, as of the end of the last step. What is left to do with the output is no news."""
-        stage = account.stage_of_choices()
-        if stage == OUTPUT_PARSE:
-            account.stage = stage
-            return
-        self._shift(account, stage, self._sums.end_us)
-        if stage == DECODE:
-            self._sums.mark(account)
-
-    def _shift(self, account: Account, stage: int, at_us: int) -> None:
-        """Charge the time up to a moment to the stage it was in, and go on in another. Decoding is charged before, by the sums."""
-        if account.stage == stage:
-            return
-        if account.stage != DECODE:
-            account.spend(account.stage, at_us)
-        account.stage = stage
-        self._news.move(account.request, stage + WIRE_OFFSET, at_us)
-
-    def _leave_lists(self, choices: list[Choice]) -> None:
-        """Forget choices that the last step left unfinished."""
-        if self._midway or self._resting:
-            self._midway = [each for each in self._midway if each not in choices]
-            self._resting = [each for each in self._resting if each not in choices]
+        """Return the steps of a request up to now."""
+        now = self._sums.number
+        for choice in account.choices:
+            if choice.runs is not None:
+                choice.runs.by(now)
+        choices = account.over + account.choices
+        if len(choices) > 1:
+            choices.sort(key=lambda choice: choice.number)
+        runs = []
+        for choice in choices:
+            runs += [choice.runs.runs if choice.runs is not None else []] * choice.copies
+        last_step = now if account.stage == DECODE else account.last_step
+        return Life(account.first_step, last_step, account.began_us, runs)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from services.engine.stepbook import StepBook
+from services.engine.steps.blame import NOTABLE
 from services.engine.steps.decode_time import DecodeTime
 from services.engine.steps.step import Draft, Prefill, Step
+from services.engine.steps.sums import UNDER_WAY_US
 from shared.ids import RequestId
 from shared.messages import Spent
 
@@ -126,8 +128,9 @@ class History:
             stream.us["output_parse"] += left_us
         elif any(choice.state == "decoding" for choice in stream.choices):
             calm_us = self._times.of(self.last_batch)
-            stuck_us = 0 if calm_us is None else max(0, self.now_us - self.end_us - int(calm_us))
-            stuck_us = min(stuck_us, left_us)
+            under_way_us = self.now_us - self.end_us
+            stuck_us = 0 if calm_us is None else max(0, under_way_us - int(calm_us))
+            stuck_us = 0 if under_way_us < UNDER_WAY_US else min(stuck_us, left_us)
             stream.us["decode"] += left_us - stuck_us
             stream.us["decode_wait"] += stuck_us
         else:
@@ -270,7 +273,9 @@ class History:
                 waited_us = min(wait_us, whole_us)
                 stream.us["decode"] += whole_us - waited_us
                 stream.us["prefill" if "prefill" in during else "decode_wait"] += waited_us
-                if "prefill" not in during and waited_us and largest is not None:
+                is_notable = waited_us * NOTABLE >= end_us - begin_us - waited_us
+                if "prefill" not in during and waited_us and is_notable:
+                    assert largest is not None
                     stream.blocked_by[refs[largest.ref].request] += waited_us
             else:
                 early_us = max(0, min(made_us, end_us) - stream.at_us)
@@ -313,6 +318,7 @@ class History:
         own = {choice.ref for choice in stream.choices}
         for chunk in step.prefills:
             if chunk.ref in own:
+                stream.counts["first_step"] = stream.counts["first_step"] or step.number
                 stream.counts["prefill_tokens"] += chunk.tokens
                 stream.counts["recomputed_tokens"] += chunk.again
         for draft in step.drafts:

@@ -95,7 +95,7 @@ class Task:
             if piece.finish is None:
                 going.append(choice)
             elif not going and choice is self.choices[-1]:
-                piece = told(self._with_usage(piece), tell(self, True))
+                piece = self._last(piece, tell(self, True))
             sink(self.key, piece)
         self.choices = going
         return not going
@@ -111,7 +111,8 @@ class Task:
 
         return first
 
-    def _with_usage(self, piece: Piece) -> Piece:
+    def _last(self, piece: Piece, spent: Spent | None) -> Piece:
+        """Return the last piece with what only it has."""
         old = piece.extra or DeltaExtra()
         usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens)
         extra = DeltaExtra(
@@ -119,6 +120,7 @@ class Task:
             tool_calls=old.tool_calls,
             stop_reason=old.stop_reason,
             usage=usage,
+            spent=spent,
         )
         return Piece(piece.choice, piece.text, piece.token_ids, piece.finish, extra)
 

@@ -26,33 +26,24 @@ WIRE_OFFSET = tuple(Stage).index(_FIRST)
 
 
 class Choice:
-    """One choice of a stream, as its backend sees it."""
+    """One choice of a stream, as its backend sees it. As in `Account`, what it begins with stands in the class."""
 
-    __slots__ = (
-        "account",
-        "blocks",
-        "cached",
-        "copies",
-        "has_begun",
-        "number",
-        "ref",
-        "runs",
-        "stage",
-    )
+    stage = QUEUE
+    number = 0
+    """Place among the choices of its stream."""
+    copies = 1
+    """Choices of the request that are computed as one here."""
+    has_begun = False
+    """Whether it has had a token."""
+    cached = -1
+    """Prompt tokens that were there already; -1: not known yet."""
+    blocks = 0
+    runs: TokenRuns | None = None
+    """Which step made which token, from the first token on."""
 
-    def __init__(self, account: Account, ref: str, copies: int) -> None:
+    def __init__(self, account: Account, ref: str) -> None:
         self.account = account
         self.ref = ref
-        self.number = len(account.choices) + len(account.over)
-        self.copies = copies
-        """Choices of the request that are computed as one here."""
-        self.stage = QUEUE
-        self.has_begun = False
-        """Whether it has had a token."""
-        self.cached = -1
-        """Prompt tokens that were there already; -1: not known yet."""
-        self.blocks = 0
-        self.runs = TokenRuns()
 
     @override
     def __repr__(self) -> str:
@@ -60,18 +51,22 @@ class Choice:
 
     def wait(self, step: int) -> None:
         """Be not computed from now on, so that this step makes no token of it."""
-        if self.stage == DECODE:
+        if self.stage == DECODE and self.runs is not None:
             self.runs.pause(step)
         self.stage = DECODE_WAIT if self.has_begun else QUEUE
 
     def go_on(self, step: int) -> None:
         """Decode again after a pause, from this step on."""
-        self.runs.resume(step)
+        if self.runs is not None:
+            self.runs.resume(step)
         self.stage = DECODE
 
     def begin(self, step: int) -> None:
         """Have made a token with the last chunk of the prompt, and decode from now on."""
-        self.runs.made(step, 1)
+        if self.runs is None:
+            self.runs = TokenRuns(step)
+        else:
+            self.runs.made(step, 1)
         self.has_begun = True
         self.stage = DECODE
 
@@ -88,53 +83,31 @@ class Choice:
 
 
 class Account:
-    """One stream."""
+    """One stream. What it begins with stands in the class: most of it stays so for most streams, and one is made for each."""
 
-    __slots__ = (
-        "accepted",
-        "again",
-        "at_us",
-        "batch_mark",
-        "batch_steps",
-        "batch_sum",
-        "began_us",
-        "blame_mark",
-        "blocked_by",
-        "cached",
-        "choices",
-        "drafted",
-        "first_step",
-        "key",
-        "last_step",
-        "mode_mark",
-        "over",
-        "preemptions",
-        "prefilled",
-        "received_at",
-        "request",
-        "stage",
-        "steps_mark",
-        "us",
-        "wait_mark",
-    )
+    stage = TOKENIZE
+    """Where the time since `at_us` goes. In `DECODE` it is told by the engine's sums since the marks."""
+    wait_mark = blame_mark = batch_mark = steps_mark = mode_mark = 0
+    """Where the engine's sums stood when it began to decode, and when its first step was made."""
+    batch_sum = batch_steps = 0
+    """Choices in the steps of its decoding, and those steps."""
+    prefilled = again = preemptions = drafted = accepted = 0
+    first_step = last_step = 0
+    began_us = 0
+    """When its first chunk began."""
+    cached = -1
+    """Prompt tokens that were there already, of the choice that had the fewest; -1: not known yet."""
 
     def __init__(self, key: str, request: RequestId, received_at: float, at_us: int) -> None:
         self.key = key
         self.request = request
         self.received_at = received_at
         self.at_us = at_us
-        self.stage = TOKENIZE
-        """Where the time since `at_us` goes. In `DECODE` it is told by the book's sums since the marks."""
+        """Up to when it is accounted."""
         self.us = [0] * len(ENGINE_STAGES)
         self.choices: list[Choice] = []
         self.over: list[Choice] = []
-        self.wait_mark = self.blame_mark = 0
-        self.batch_mark = self.steps_mark = self.mode_mark = 0
-        self.batch_sum = self.batch_steps = 0
         self.blocked_by: dict[RequestId, int] = {}
-        self.cached = -1
-        self.prefilled = self.again = self.preemptions = self.drafted = self.accepted = 0
-        self.first_step = self.last_step = self.began_us = 0
 
     @override
     def __repr__(self) -> str:
@@ -171,6 +144,9 @@ class Account:
     @property
     def held_blocks(self) -> int:
         """KV blocks that its choices have held."""
-        return sum(choice.blocks for choice in self.choices) + sum(
-            choice.blocks for choice in self.over
-        )
+        held = 0
+        for choice in self.choices:
+            held += choice.blocks
+        for choice in self.over:
+            held += choice.blocks
+        return held

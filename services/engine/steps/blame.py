@@ -18,6 +18,9 @@ MAX_CHUNKS = 4096
 FINE_CHUNKS = 128
 """Chunks of which each entry is kept."""
 
+NOTABLE = 4
+"""A prefill is to blame where it makes a step longer by the fourth part at least: less is noise, or nobody's fault in particular."""
+
 Entry = tuple[int, RequestId]
 """Microseconds, and who."""
 
@@ -35,10 +38,11 @@ class Blame:
 
     @override
     def __repr__(self) -> str:
-        return f"<Blame {self._next} entries>"
+        return f"<Blame {self.size} entries>"
 
     @property
-    def _next(self) -> int:
+    def size(self) -> int:
+        """Entries so far: the number of the next one."""
         return self._first + len(self._entries)
 
     def charge(self, who: RequestId, us: int) -> None:
@@ -55,15 +59,17 @@ class Blame:
     def mark(self) -> int:
         """Return from where on a stream that begins to decode now is concerned."""
         self._is_marked = True
-        return self._next
+        return self.size
 
     def since(self, mark: int, into: dict[RequestId, int]) -> None:
         """Add what came since a mark to `into`."""
+        if mark == self.size:
+            return
         entries, first = self._entries, self._first
         begin = max(mark, first)
         whole_from = -(-begin // CHUNK)
         # The chunk of the last entry is still open.
-        whole_to = max(whole_from, (self._next - 1) // CHUNK)
+        whole_to = max(whole_from, (self.size - 1) // CHUNK)
         fine = entries[begin - first : whole_from * CHUNK - first]
         fine += entries[whole_to * CHUNK - first :]
         oldest = max(0, -(-mark // CHUNK) - self._first_chunk)

@@ -6,6 +6,8 @@ Decode time grows with the contexts too, which it follows within some tens of st
 
 from __future__ import annotations
 
+from bisect import insort
+
 from typing_extensions import override
 
 _BUCKETS = 24
@@ -24,6 +26,8 @@ class DecodeTime:
         self._sizes = [0.0] * _BUCKETS
         self._means = [0.0] * _BUCKETS
         self._counts = [0] * _BUCKETS
+        self._known: list[int] = []
+        """Buckets that have been seen, the smallest first."""
 
     @override
     def __repr__(self) -> str:
@@ -40,6 +44,8 @@ class DecodeTime:
         count, mean = self._counts[bucket], self._means[bucket]
         if count >= _TRUSTED and us > _OUTLIER * mean:
             us = int(_OUTLIER * mean)
+        if not count:
+            insort(self._known, bucket)
         if count < _MEMORY:
             self._counts[bucket] = count = count + 1
         self._means[bucket] = mean + (us - mean) / count
@@ -48,10 +54,8 @@ class DecodeTime:
     def of(self, size: int) -> float | None:
         """Return what a step of `size` choices would take, or none where no decode-only step has been seen."""
         low = high = 0
-        for bucket, seen in enumerate(self._sizes):
-            if not seen:
-                continue
-            if seen <= size:
+        for bucket in self._known:
+            if self._sizes[bucket] <= size:
                 low = bucket
             else:
                 high = bucket

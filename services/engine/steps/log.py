@@ -12,23 +12,25 @@ from array import array
 import msgspec
 from typing_extensions import override
 
+from services.engine.steps.recent import Recent
 from shared.ids import EngineId, RequestId
 from shared.messages import StepDetail, StepSpan, TokenRun
 
 KEPT_STEPS = 1 << 19
 """7 MiB; at 10 ms a step almost an hour and a half."""
 KEPT_REQUEST_BYTES = 8 << 20
-_OVERHEAD_BYTES = 280
-"""Of one request: its place in the dictionary, its name, and the objects' heads."""
+_REQUEST_BYTES = 330
+"""Of one request: its place in the dictionary, its name, and the objects."""
+_RUN_BYTES = 140
 _EDGE = 20
 """The first and the last one in this many steps are told one by one."""
 _MAX_SPANS = 64
 _MOST_MS = 65504.0
 """Largest half float."""
 _MOST_BATCH = 0xFFFF
-_RUN = struct.Struct("<III")
 
 Runs = list[list[tuple[int, int, int]]]
+"""By choice: first token, step, tokens a step."""
 
 
 class Life(msgspec.Struct, frozen=True, gc=False):
@@ -38,13 +40,7 @@ class Life(msgspec.Struct, frozen=True, gc=False):
     last_step: int
     began_us: int
     """When its first chunk began: it may have been admitted in the middle of a step."""
-    runs: list[bytes]
-
-
-def life_of(first_step: int, last_step: int, began_us: int, runs: Runs) -> Life:
-    """Return what is to be remembered of a request; `runs` by choice: token, step, tokens a step."""
-    packed = [b"".join(_RUN.pack(*run) for run in choice) for choice in runs]
-    return Life(first_step, last_step, began_us, packed)
+    runs: Runs
 
 
 class StepLog:
@@ -59,9 +55,7 @@ class StepLog:
         self._prefills = array("I")
         self._next = 1
         """Number of the step to come."""
-        self._lives: dict[RequestId, Life] = {}
-        self._life_bytes = 0
-        self._kept_request_bytes = kept_request_bytes
+        self._lives: Recent[RequestId, Life] = Recent(kept_request_bytes)
 
     @override
     def __repr__(self) -> str:
@@ -70,23 +64,27 @@ class StepLog:
     @property
     def size(self) -> int:
         """Bytes kept, about."""
-        return len(self._ends) * 14 + self._life_bytes
+        return len(self._ends) * 14 + self._lives.weight
 
     def add(self, number: int, end_us: int, batch: int, prefill_tokens: int) -> None:
         """Remember a step. Numbers that were left out count as steps of no length."""
-        if number - self._next > self._kept_steps:
-            self._next = number - self._kept_steps
-        while self._next < number:
-            self._put(self._ends[self._place(self._next - 1)] if self._ends else end_us, 0, 0)
-        self._put(end_us, min(batch, _MOST_BATCH), prefill_tokens)
+        if number != self._next:
+            self._fill(number, end_us)
+        batch = min(batch, _MOST_BATCH)
+        if len(self._ends) < self._kept_steps:
+            self._ends.append(end_us)
+            self._batches.append(batch)
+            self._prefills.append(prefill_tokens)
+        else:
+            place = (number - 1) % self._kept_steps
+            self._ends[place], self._batches[place] = end_us, batch
+            self._prefills[place] = prefill_tokens
+        self._next = number + 1
 
     def remember(self, request: RequestId, life: Life) -> None:
         """Keep a finished request; of several streams of one the last."""
-        self._forget(request)
-        self._lives[request] = life
-        self._life_bytes += _size(life)
-        while self._life_bytes > self._kept_request_bytes:
-            self._forget(next(iter(self._lives)))
+        runs = sum(map(len, life.runs))
+        self._lives.put(request, life, _REQUEST_BYTES + runs * _RUN_BYTES)
 
     def recall(self, request: RequestId) -> Life | None:
         """Return a finished request, if it is still known."""
@@ -112,19 +110,16 @@ class StepLog:
             middle=self._middle(range(head.stop, tail.start), life),
             tail_ms=self._ms(tail, life),
             tail_batch=self._batch(tail),
-            runs=[[TokenRun(*run) for run in _RUN.iter_unpack(choice)] for choice in life.runs],
+            runs=[[TokenRun(*run) for run in choice] for choice in life.runs],
         )
 
-    def _put(self, end_us: int, batch: int, prefill_tokens: int) -> None:
-        if len(self._ends) < self._kept_steps:
-            self._ends.append(end_us)
-            self._batches.append(batch)
-            self._prefills.append(prefill_tokens)
-        else:
-            place = self._place(self._next)
-            self._ends[place], self._batches[place] = end_us, batch
-            self._prefills[place] = prefill_tokens
-        self._next += 1
+    def _fill(self, number: int, end_us: int) -> None:
+        """Put steps of no length before this number."""
+        last_us = self._ends[self._place(self._next - 1)] if self._ends else end_us
+        if number - self._next > self._kept_steps:
+            self._next = number - self._kept_steps
+        while self._next < number:
+            self.add(self._next, last_us, 0, 0)
 
     def _place(self, number: int) -> int:
         return (number - 1) % self._kept_steps
@@ -162,12 +157,3 @@ class StepLog:
             batch_size=sum(self._batches[place] for place in places) / len(places),
             prefill_tokens=sum(self._prefills[place] for place in places),
         )
-
-    def _forget(self, request: RequestId) -> None:
-        life = self._lives.pop(request, None)
-        if life is not None:
-            self._life_bytes -= _size(life)
-
-
-def _size(life: Life) -> int:
-    return _OVERHEAD_BYTES + sum(len(choice) + 40 for choice in life.runs)

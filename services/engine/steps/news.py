@@ -11,6 +11,8 @@ from shared.messages import Move, StepSummary
 MAX_MOVES = 4096
 """In one batch; more are counted and dropped: views want to be current, not complete."""
 
+_NOBODY = RequestId("")
+
 
 class StepNews:
     """Gathers for the next batch."""
@@ -36,6 +38,16 @@ class StepNews:
         else:
             self._dropped += 1
 
+    def plain(self, decodes: int, busy_us: int) -> None:
+        """Add a step in which all is as in the one before."""
+        added = self._sum
+        added.steps += 1
+        added.busy_us += busy_us
+        added.decode_tokens += decodes
+        added.largest_batch = max(added.largest_batch, decodes)
+        if busy_us > added.longest_us:
+            added.longest_us, added.longest_by = busy_us, _NOBODY
+
     def step(self, span: Span, *, is_new_mode: bool) -> None:
         """Add a step."""
         step, added = span.step, self._sum
@@ -44,22 +56,22 @@ class StepNews:
         added.busy_us += busy_us
         added.wait_us += span.wait_us
         added.decode_tokens += step.decodes
-        added.mode = step.mode
         added.mode_changes += is_new_mode
         added.largest_batch = max(added.largest_batch, choices)
         if busy_us > added.longest_us:
             added.longest_us, added.longest_by = busy_us, span.blocker
-        if step.prefills or step.preempted or step.drafts:
-            added.preemptions += len(step.preempted)
-            added.prefill_tokens += sum(each.tokens for each in step.prefills)
-            added.recomputed_tokens += sum(each.again for each in step.prefills)
-            added.decode_tokens += sum(each.is_last for each in step.prefills)
-            added.decode_tokens += sum(each.accepted for each in step.drafts)
+        added.preemptions += len(step.preempted)
+        for chunk in step.prefills:
+            added.prefill_tokens += chunk.tokens
+            added.recomputed_tokens += chunk.again
+            added.decode_tokens += chunk.is_last
+        for draft in step.drafts:
+            added.decode_tokens += draft.accepted
 
-    def take(self, now_us: int) -> tuple[list[Move], StepSummary, int]:
-        """Return moves, summary and the number of moves dropped, and begin anew."""
+    def take(self, now_us: int, mode: str) -> tuple[list[Move], StepSummary, int]:
+        """Return moves, summary and the number of moves dropped, and begin anew. `mode`: of the last step."""
         moves = [Move(name, stage, max(0, now_us - at_us)) for name, stage, at_us in self._moves]
-        summary, dropped = self._sum.told(), self._dropped
+        summary, dropped = self._sum.told(mode), self._dropped
         self._moves.clear()
         self._dropped = 0
         self._sum = _Sum()
@@ -73,9 +85,8 @@ class _Sum:
         self.steps = self.busy_us = self.wait_us = 0
         self.prefill_tokens = self.decode_tokens = self.recomputed_tokens = 0
         self.preemptions = self.largest_batch = self.longest_us = self.mode_changes = 0
-        self.longest_by = RequestId("")
-        self.mode = ""
+        self.longest_by = _NOBODY
 
-    def told(self) -> StepSummary:
+    def told(self, mode: str) -> StepSummary:
         """Return the message."""
-        return StepSummary(**self.__dict__)
+        return StepSummary(**self.__dict__, mode=mode if self.steps else "")

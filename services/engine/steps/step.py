@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from services.engine.steps.blame import NOTABLE
 from shared.ids import RequestId
 
 
@@ -108,13 +109,22 @@ class Span:
         self.blocker = RequestId("")
         """Whose prefill the wait is charged to."""
         if step.prefills:
-            self.largest = max(step.prefills, key=lambda each: each.tokens + each.again)
-            self.prompt_tokens = sum(each.tokens + each.again for each in step.prefills)
+            most = -1
+            for each in step.prefills:
+                tokens = each.tokens + each.again
+                self.prompt_tokens += tokens
+                if tokens > most:
+                    most, self.largest = tokens, each
 
     @property
     def us(self) -> int:
         """Length for those who were in the step before."""
         return self.end_us - self.begin_us
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether somebody is to blame for the wait."""
+        return self.wait_us * NOTABLE >= self.us - self.wait_us and self.wait_us > 0
 
     @property
     def busy_us(self) -> int:

@@ -15,21 +15,23 @@ and preemptions is one run."""
 class TokenRuns:
     """The runs of one choice."""
 
-    __slots__ = ("_apart", "_per_step", "_runs", "_step", "_tokens")
+    __slots__ = ("_apart", "_per_step", "_step", "_tokens", "runs")
 
-    def __init__(self) -> None:
-        self._runs: list[tuple[int, int, int]] = []
+    def __init__(self, step: int) -> None:
+        """`step`: the one that made the first token."""
+        self.runs = [(0, step, 1)]
+        """First token, step, tokens a step."""
         self._apart = 1
         """Steps from one run to the next at least."""
-        self._tokens = 0
+        self._tokens = 1
         """Made up to and with the step `_step`."""
-        self._step = 0
-        self._per_step = 0
+        self._step = step
+        self._per_step = 1
         """Of the last run; 0: paused."""
 
     @override
     def __repr__(self) -> str:
-        return f"<TokenRuns {self._tokens} tokens by step {self._step}, {len(self._runs)} runs>"
+        return f"<TokenRuns {self._tokens} tokens by step {self._step}, {len(self.runs)} runs>"
 
     def made(self, step: int, tokens: int) -> None:
         """Note what a step made."""
@@ -56,9 +58,9 @@ class TokenRuns:
         self._per_step = 0
 
     def by(self, step: int) -> list[tuple[int, int, int]]:
-        """Return the runs with this step: first token, step, tokens a step."""
+        """Return the runs with this step."""
         self._go_on(step)
-        return self._runs
+        return self.runs
 
     def _go_on(self, step: int) -> None:
         """Count one token for each step that nobody spoke of."""
@@ -70,14 +72,14 @@ class TokenRuns:
 
     def _begin(self, step: int, per_step: int) -> None:
         self._per_step = per_step
-        runs = self._runs
+        runs = self.runs
         if runs and runs[-1][0] == self._tokens:
             del runs[-1]
         if not runs or step - runs[-1][1] >= self._apart:
             runs.append((self._tokens, step, per_step))
         if len(runs) > MAX_RUNS:
             self._apart *= 2
-            self._runs = kept = runs[:1]
+            self.runs = kept = runs[:1]
             for run in runs:
                 if run[1] - kept[-1][1] >= self._apart:
                     kept.append(run)

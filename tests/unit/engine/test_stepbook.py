@@ -19,6 +19,7 @@ COUNTS = (
     "drafted_tokens",
     "accepted_tokens",
     "preemptions",
+    "first_step",
 )
 
 
