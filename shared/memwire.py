@@ -22,6 +22,8 @@ from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, BusCounts, Listenin
 MAX_PAYLOAD_BYTES = 1 << 20
 """A NATS server's default."""
 OUTBOUND_BYTES = 32 << 20
+MAX_SUBJECTS = 1024
+"""Subjects whose readers are remembered."""
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,8 @@ class MemoryHub:
         """None: as a server without JetStream."""
         self._random = random.Random(seed)  # noqa: S311 - seeded on purpose
         self._listening: list[MemoryListening] = []
+        self._interested: dict[str, list[MemoryListening]] = {}
+        """By subject, since the last change of interest."""
         self._faults: dict[str, Faults] = {}
         self._numbers = itertools.count()
         self._planned: list[tuple[float, int, MemoryListening, Frame]] = []
@@ -120,11 +124,13 @@ class MemoryHub:
     def add(self, listening: MemoryListening) -> None:
         """Register interest."""
         self._listening.append(listening)
+        self._interested.clear()
 
     def forget(self, listening: MemoryListening) -> None:
         """Drop interest; unknown interest is ignored."""
         if listening in self._listening:
             self._listening.remove(listening)
+            self._interested.clear()
 
     def of(self, wire: MemoryWire) -> list[MemoryListening]:
         """Return all interest of one wire."""
@@ -144,7 +150,7 @@ class MemoryHub:
             if answers:
                 return
         parts = frame.subject.split(".")
-        found = [one for one in self._listening if one.is_open and matches(one.parts, parts)]
+        found = [one for one in self._interest_in(frame.subject, parts) if one.is_open]
         if not found and frame.reply:
             self.carry(sender, Frame(frame.reply, b"", "", {STATUS_HEADER: NO_RESPONDERS_STATUS}))
             return
@@ -152,6 +158,15 @@ class MemoryHub:
         for listening in self._one_of_each_queue(found):
             for at_s in self._moments(listening, frame.subject, faults):
                 self._plan(listening, frame, at_s)
+
+    def _interest_in(self, subject: str, parts: list[str]) -> list[MemoryListening]:
+        known = self._interested.get(subject)
+        if known is None:
+            if len(self._interested) >= MAX_SUBJECTS:
+                self._interested.clear()
+            known = [one for one in self._listening if matches(one.parts, parts)]
+            self._interested[subject] = known
+        return known
 
     def _plan(self, listening: MemoryListening, frame: Frame, at_s: float) -> None:
         listening.expect()

@@ -239,7 +239,10 @@ class GatewayWorld:
                 if boot is not None:
                     service._boot = boot
                 started.set_result(EngineHandle(service, backend, bus, runtime))
-                await service.run(runtime)
+                try:
+                    await service.run(runtime)
+                finally:
+                    await bus.wire.close()
                 raise _Over
 
     def start(
