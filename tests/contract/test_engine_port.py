@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import time
 
 import pytest
 
@@ -14,22 +13,16 @@ from services.engine.adapters.openai_url import OpenAiEngine
 from services.engine.ports import InferenceEngine, RefusedError
 from services.engine.settings import FakeSettings, OpenAiSettings
 from shared.messages import (
-    ENGINE_STAGES,
     ChatPrompt,
     Finish,
     RefuseReason,
-    Spent,
-    Stage,
     TextPrompt,
     TokensPrompt,
 )
-from tests.support.engine_rig import EngineRig, is_last, job_of
+from tests.support.engine_rig import EngineRig, is_last, job_of, refused
 from tests.support.nats_server import free_port
 
 HELLO = ChatPrompt(messages_json=b'[{"role": "user", "content": "Tell me about rivers."}]')
-PREFILL, DECODE = ENGINE_STAGES.index(Stage.PREFILL), ENGINE_STAGES.index(Stage.DECODE)
-SLACK_US = 20_000
-"""What a busy machine may take to wake the test."""
 SETTLE_S = 0.5
 """Time in which a cancelled job could still make itself heard."""
 
@@ -184,21 +177,6 @@ def test_no_piece_has_half_a_character(engine_rig: EngineRig):
 # --- refusals
 
 
-def refused(rig: EngineRig, job) -> RefusedError:
-    """Submit a job that must be refused; nothing of it may come or stay."""
-
-    async def scenario() -> RefusedError:
-        with pytest.raises(RefusedError) as caught:
-            await rig.engine.submit(job)
-        await asyncio.sleep(0.05)
-        assert rig.engine.load().running == 0
-        return caught.value
-
-    refusal = rig.run(scenario())
-    assert job.key not in rig.pieces.of
-    return refusal
-
-
 def test_an_answer_beyond_the_context_is_refused_with_the_numbers(engine_rig: EngineRig):
     context = engine_rig.limits.max_model_len
 
@@ -331,67 +309,6 @@ def test_unknown_keys_are_ignored(engine_rig: EngineRig):
         engine_rig.engine.cancel("nobody:1")
 
     engine_rig.run(scenario())
-
-
-# --- where the time goes
-
-
-def check_sum(spent: Spent) -> None:
-    """Nothing is negative, and the stages are all of the time."""
-    assert all(us >= 0 for us in spent.us)
-    assert abs(sum(spent.us) - (spent.until - spent.received_at) * 1e6) <= 1
-
-
-@pytest.mark.parametrize("choices", [1, 2])
-def test_the_first_and_the_last_piece_say_where_the_time_went(engine_rig: EngineRig, choices):
-    async def scenario():
-        began = time.monotonic()
-        job = job_of(HELLO, n=choices, max_tokens=12, ignore_eos=True)
-        pieces = await engine_rig.answer(job)
-        wall_s = time.monotonic() - began
-
-        told = [piece.extra.spent if piece.extra else None for piece in pieces]
-        assert not any(told[1:-1])
-        first, last = told[0], told[-1]
-        for spent in (first, last):
-            check_sum(spent)
-            assert began <= spent.received_at <= spent.until <= began + wall_s
-        assert first.us[PREFILL] > 0
-        assert last.us[PREFILL] >= first.us[PREFILL]
-        assert last.us[DECODE] > 0
-        assert last.decode_tokens == pieces[-1].extra.usage.completion_tokens
-        assert (last.first_step > 0) == engine_rig.tells_tokens
-        assert sum(last.us) > 0.95e6 * wall_s - SLACK_US
-
-    engine_rig.run(scenario())
-
-
-def test_a_job_that_runs_can_be_asked_where_its_time_went(engine_rig: EngineRig):
-    async def scenario():
-        job = job_of(HELLO, max_tokens=400, ignore_eos=True)
-        await engine_rig.engine.submit(job)
-        await engine_rig.pieces.first(job.key)
-        await asyncio.sleep(0.05)
-
-        spent = engine_rig.engine.spent(job.key)
-        engine_rig.engine.cancel(job.key)
-
-        check_sum(spent)
-        assert spent.us[DECODE] > 0
-        assert spent.decode_tokens > 0
-        assert engine_rig.engine.spent(job.key) is None
-
-    engine_rig.run(scenario())
-
-
-def test_what_was_refused_or_never_there_has_no_account(engine_rig: EngineRig):
-    refused(engine_rig, job := job_of(max_tokens=engine_rig.limits.max_model_len))
-
-    assert engine_rig.engine.spent(job.key) is None
-    assert engine_rig.engine.spent("nobody:1") is None
-
-
-# --- start and stop
 
 
 @pytest.mark.parametrize("kind", ["fake", "openai"])

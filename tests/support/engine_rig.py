@@ -12,7 +12,9 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from services.engine.ports import InferenceEngine, Job, Limits, Piece
+import pytest
+
+from services.engine.ports import InferenceEngine, Job, Limits, Piece, RefusedError
 from shared.ids import RequestId
 from shared.messages import Priority, Prompt, Sampling, TextPrompt
 
@@ -162,3 +164,18 @@ def job_of(prompt: Prompt | str = "hello", *, key: str = "", **sampling: Any) ->
         priority=Priority.DEFAULT,
         trace={},
     )
+
+
+def refused(rig: EngineRig, job) -> RefusedError:
+    """Submit a job that must be refused; nothing of it may come or stay."""
+
+    async def scenario() -> RefusedError:
+        with pytest.raises(RefusedError) as caught:
+            await rig.engine.submit(job)
+        await asyncio.sleep(0.05)
+        assert rig.engine.load().running == 0
+        return caught.value
+
+    refusal = rig.run(scenario())
+    assert job.key not in rig.pieces.of
+    return refusal
