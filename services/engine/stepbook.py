@@ -54,6 +54,8 @@ from shared.messages import (
 
 KEPT_NAMES = 4096
 """Choices that were cut off whose request is still known: the step under way may hold others up for their sake."""
+MOST_PLAIN = 64
+"""Plain steps that wait to be accounted for together at most."""
 _DELIVER = STAGES.index(Stage.DELIVER)
 
 
@@ -69,6 +71,8 @@ class StepBook:
         self._charging = Charging(self._sums, self._news)
         self._choices = self._charging.choices
         self._log = log or StepLog()
+        self._plain: list[Step] = []
+        """Steps in which nothing happened but one more token for everybody, not accounted for yet."""
         self.listeners: list[Callable[[Step], None]] = []
         """Called with each step once it is accounted for; must not raise or block."""
 
@@ -87,6 +91,7 @@ class StepBook:
 
     def enqueue(self, key: str, ref: str, *, at: float, copies: int = 1) -> None:
         """Note that the backend has a choice of a stream from now on, under the name `ref`; `copies`: choices that are computed as one."""
+        self._catch_up()
         account = self._accounts.get(key)
         if account is None:
             return
@@ -101,18 +106,21 @@ class StepBook:
 
     def enter(self, key: str, stage: Stage, *, at: float) -> None:
         """Say which stage a stream is in, for backends whose steps are not seen."""
+        self._catch_up()
         account = self._accounts.get(key)
         if account is not None:
             self._charging.shift(account, ENGINE_STAGES.index(stage), us_of(at))
 
     def end_choice(self, ref: str) -> None:
         """Note that the last step made the last token of a choice. An unknown one changes nothing."""
+        self._catch_up()
         choice = self._choices.get(ref)
         if choice is not None:
             self._charging.end(choice)
 
     def close(self, key: str, *, at: float) -> None:
         """End the account of a stream: it has had its last words, or nobody wants any. A second call changes nothing."""
+        self._catch_up()
         account = self._accounts.pop(key, None)
         if account is None:
             return
@@ -128,27 +136,44 @@ class StepBook:
 
     def spent(self, key: str, *, until: float, decode_tokens: int) -> Spent | None:
         """Return what the time of a stream went to until a moment (seconds); none where it is not known. Changes nothing."""
+        self._catch_up()
         account = self._accounts.get(key)
         return None if account is None else self._sums.spent(account, until, decode_tokens)
 
     def standing(self, key: str) -> tuple[Stage, int] | None:
         """Return the stage that a stream is in, and the KV blocks that it has held as far as is known; none where it is not known."""
+        self._catch_up()
         account = self._accounts.get(key)
         return None if account is None else (ENGINE_STAGES[account.stage], account.held_blocks)
 
     # --- steps
 
     def feed(self, step: Step) -> None:
-        """Account for a step."""
+        """Account for a step.
+
+        Plain ones wait until somebody asks or something else happens: a few together cost a third of what they cost one by one
+        among all the other work of a step, which has emptied the processor's caches of this code meanwhile.
+        """
         if self._is_plain(step):
+            self._plain.append(step)
+            if len(self._plain) >= MOST_PLAIN:
+                self._catch_up()
+        else:
+            self._catch_up()
+            self._feed(step)
+        for listener in self.listeners:
+            listener(step)
+
+    def _catch_up(self) -> None:
+        """Account for the plain steps that wait."""
+        if not self._plain:
+            return
+        for step in self._plain:
             begin_us = max(self._sums.end_us, us_of(step.scheduled_at))
             end_us = self._sums.plain(step)
             self._log.add(step.number, end_us, step.decodes, 0)
             self._news.plain(step.decodes, max(0, end_us - begin_us))
-        else:
-            self._feed(step)
-        for listener in self.listeners:
-            listener(step)
+        self._plain.clear()
 
     def _is_plain(self, step: Step) -> bool:
         """Return whether all is as in the step before: most steps of a busy engine."""
@@ -186,19 +211,22 @@ class StepBook:
     @property
     def has_news(self) -> bool:
         """Whether anything happened since `news`."""
-        return not self._news.is_empty
+        return bool(self._plain) or not self._news.is_empty
 
     def news(self, now: float) -> tuple[list[Move], StepSummary, int]:
         """Return who moved, the steps, and how many moves found no room, since the last call."""
+        self._catch_up()
         return self._news.take(us_of(now), self._sums.mode)
 
     @property
     def mode_changes(self) -> int:
         """How often decode-only steps ran in another mode than those before."""
+        self._catch_up()
         return self._sums.mode_changes
 
     def detail(self, engine: EngineId, request: RequestId) -> StepDetail:
         """Return the steps of a request, running or finished."""
+        self._catch_up()
         account = self._live.get(request)
         if account is not None and account.first_step:
             return self._log.detail(engine, request, self._life(account))
