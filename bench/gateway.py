@@ -3,7 +3,7 @@
 Paced: 128 streams of 64 tokens, 10 ms steps. Headrace: client → gateway → NATS → fake engine and back, with API keys, validation and
 metrics on. nginx and vllm-router stand in front of a fake OpenAI backend with the same pacing; `direct` is that backend alone.
 The process under measurement has one CPU to itself, all others share the second. A peer that is not installed is left out and said so:
-`apt-get install nginx-light`, `pip install vllm-router` (name its folder with --router).
+`apt-get install nginx-light`, `pip install vllm-router` (name the program with --router).
 
     python bench/gateway.py [--seconds 8] [--rounds 3] [--json]
 """
