@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from shared.errors import UserError
 from shared.ids import TenantId
+from shared.prefix_salt import prefix_salt
 
 KEY_PREFIX = "hr-"
 KEY_BYTES = 32
@@ -46,6 +47,9 @@ class Keyring:
     def __init__(self, tenants: dict[bytes, TenantId]) -> None:
         self._pepper = secrets.token_bytes(KEY_BYTES)
         self._keys = {self._index(digest): (digest, name) for digest, name in tenants.items()}
+        self._salts: dict[TenantId, str] = {}
+        for digest, name in tenants.items():
+            self._salts.setdefault(name, prefix_salt(name, digest))
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -59,6 +63,10 @@ class Keyring:
         digest = _digest(key)
         stored, name = self._keys.get(self._index(digest), (b"", None))
         return name if hmac.compare_digest(stored, digest) else None
+
+    def salt(self, tenant: TenantId) -> str:
+        """Return what keeps the tenant's cached prefixes from others; empty for one without a key."""
+        return self._salts.get(tenant, "")
 
     def _index(self, digest: bytes) -> bytes:
         return hashlib.blake2b(digest, key=self._pepper, digest_size=16).digest()
@@ -106,6 +114,10 @@ class KeyFile:
             return ANONYMOUS
         scheme, _, key = (authorization or "").partition(" ")
         return self._ring.tenant(key.strip()) if scheme.lower() == "bearer" else None
+
+    def salt(self, tenant: TenantId) -> str:
+        """Return what keeps the tenant's cached prefixes from others; empty where there are no keys: all are one tenant."""
+        return "" if self._ring is None else self._ring.salt(tenant)
 
     def reload_if_changed(self) -> bool:
         """Read the file again if it changed, and return whether it was read. On `UserError` the old keys stay in force."""

@@ -174,4 +174,5 @@ def _job(submit: Submit, key: str, received_at: float) -> Job:
         trace=submit.trace,
         received_at=received_at,
         prior=submit.prior,
+        prefix_salt=submit.prefix_salt,
     )

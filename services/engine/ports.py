@@ -36,6 +36,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """When its submit arrived, on `shared.clock.stamp_clock`: from then on its time is accounted for. 0: when `submit` is called."""
     prior: tuple[Prior, ...] = ()
     """Choices to go on with, and no others (see `Submit.prior`). Only where `Limits.resumes`."""
+    prefix_salt: str = ""
+    """Computed prefixes are reused among jobs of the same salt only."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):

@@ -152,7 +152,7 @@ class HttpApi:
 
     def _start(self, exchange: Exchange, caller: Caller) -> None:
         headers = exchange.headers
-        caller.tenant = self._reception.tenant(headers.get("authorization"))
+        self._reception.admit(caller, headers.get("authorization"))
         self._check_source(exchange)
         call = self._reception.parse(caller.kind, exchange.body)
         exchange.body = b""  # the call may wait for long, and has the prompt already

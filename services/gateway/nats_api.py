@@ -214,7 +214,7 @@ class NatsApi:
         entry = self._open[no]
         to, limits = entry.to, self._reception.limits
         assert to is not None
-        caller.tenant = self._reception.tenant(headers.get(API_KEY_HEADER))
+        self._reception.admit(caller, headers.get(API_KEY_HEADER))
         call = self._reception.parse(caller.kind, with_model(payload, service))
         call = merge_headers(call, headers, limits, names=NATS_HEADERS)
         outlet = (

@@ -29,6 +29,8 @@ class Caller(msgspec.Struct, kw_only=True):
     """The root span of the request, in the caller's trace or in one of its own."""
     tenant: TenantId = TenantId("")
     """Empty until the key has been looked at."""
+    prefix_salt: str = ""
+    """Keeps the tenant's cached prefixes from others; empty where there are no keys."""
     label: str = ""
     """The caller's own request id: shown in logs, never a key."""
     wants_timing: bool = False

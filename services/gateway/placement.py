@@ -14,6 +14,7 @@ from services.gateway.refusals import Setback
 from services.gateway.routing import Route, RouteFacts, Router
 from services.gateway.running import Part
 from services.gateway.said import priors
+from services.gateway.sharing import SharingSettings
 from services.gateway.streams import StreamTable
 from shared.bus import Bus
 from shared.clock import loop_clock, stamp_clock
@@ -53,6 +54,7 @@ class Own(NamedTuple):
     gateway: GatewayId
     boot: str
     """Of this host's kernel; engines of the same one share our clock. Empty: not known."""
+    sharing: SharingSettings = SharingSettings()
 
 
 class Placement:
@@ -72,6 +74,7 @@ class Placement:
         self._engines = engines
         self._gateway = own.gateway
         self._boot = own.boot
+        self._sharing = own.sharing
         self._router = router
         self._book = router.book
         self._table = table
@@ -204,6 +207,7 @@ class Placement:
             deadline_s=max(0.0, call.deadline - self._clock()),
             trace=call.caller.trace.fields(),
             prior=priors(part.said) if part.way is Way.RESUME else (),
+            prefix_salt=self._sharing.salt(call.caller.prefix_salt, call.call.model),
         )
 
     def _patience_s(self, part: Part) -> float:

@@ -87,6 +87,11 @@ class Reception:
             code="missing_api_key" if missing else "invalid_api_key",
         )
 
+    def admit(self, caller: Caller, authorization: str | None) -> None:
+        """Write down who asks. Raises `ApiError` 401."""
+        caller.tenant = self.tenant(authorization)
+        caller.prefix_salt = self._keys.salt(caller.tenant)
+
     def parse(self, kind: Kind, body: bytes) -> Call:
         """Return the call in a body. Raises `ApiError`; also where this gateway takes nothing any more."""
         if self._health.state in (HealthState.DRAINING, HealthState.FAILED):

@@ -109,7 +109,7 @@ class GatewayService:
             self.lookout,
             self._router,
             self.table,
-            own=Own(gateway, boot),
+            own=Own(gateway, boot, settings.sharing),
             submit_timeout_s=settings.call.submit_timeout_s,
         )
         self.ledgers = self._new_ledgers()

@@ -13,6 +13,7 @@ from services.gateway.http.settings import HttpSettings
 from services.gateway.http_api import HttpApiSettings
 from services.gateway.openai.limits import RequestLimits
 from services.gateway.routing import RoutingSettings
+from services.gateway.sharing import SharingSettings
 from services.gateway.streams import StreamSettings
 from shared.logs import LogSettings
 from shared.settings import NatsSettings
@@ -47,4 +48,5 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     limits: RequestLimits = RequestLimits()
     admission: AdmissionSettings = AdmissionSettings()
     routing: RoutingSettings = RoutingSettings()
+    sharing: SharingSettings = SharingSettings()
     streams: StreamSettings = StreamSettings()

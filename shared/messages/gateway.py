@@ -38,6 +38,9 @@ class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
     """The choices to go on with; others have ended and are not generated. Empty: all choices, from their beginning.
     `max_tokens` and `min_tokens` count prior tokens too; the usage at the end counts new ones only.
     Only for engines that say `resumes`."""
+    prefix_salt: str = ""
+    """Computed prefixes are reused among submits of the same salt only (`shared/prefix_salt.py`); empty: a salt like any other, that of
+    all who are not kept apart."""
 
 
 class RefuseReason(StrEnum):

@@ -140,6 +140,12 @@ SAMPLES: dict[str, Message] = {
             Prior(choice=2, token_ids=[], chars=0),
         ),
     ),
+    "submit.salt": Submit(
+        **BASE_SUBMIT,
+        prompt=TextPrompt(text="Once upon a time"),
+        sampling=Sampling(),
+        prefix_salt="0af7651916cd43dd8448eb211c80319c",
+    ),
     "accepted": Accepted(**IDS, prompt_tokens=12),
     "refused": Refused(
         **IDS,

@@ -251,6 +251,7 @@ class GatewayWorld:
         *,
         outlet: Recorder | None = None,
         tenant: str = "t",
+        prefix_salt: str = "",
         gateway: int = 0,
         headers: dict[str, str] | None = None,
     ) -> tuple[Recorder, RunningCall]:
@@ -261,6 +262,7 @@ class GatewayWorld:
             DOOR, call.kind, (headers or {}).get, received_at=self.loop.time()
         )
         caller.tenant = TenantId(tenant)
+        caller.prefix_salt = prefix_salt
         self.asked += 1
         return recorder, service.calls.start(call, caller, recorder)
 

@@ -17,6 +17,7 @@ from typing import Any
 import vllm
 from typing_extensions import override
 from vllm.exceptions import VLLMClientError
+from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -275,7 +276,7 @@ class VllmEngine:
         processor = self._llm.input_processor
         request = processor.process_inputs(
             job.key,
-            {"type": "token", "prompt_token_ids": token_ids},
+            tokens_input(token_ids, cache_salt=job.prefix_salt or None),
             params,
             supported_tasks=self._supported_tasks,
             priority=_RANK[job.priority],

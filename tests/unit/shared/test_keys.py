@@ -83,6 +83,39 @@ def test_without_a_file_everybody_is_anonymous():
     assert "anonymous" == KeyFile(None).tenant(None)
 
 
+def test_each_tenant_has_a_salt_that_a_second_key_leaves_as_it_is():
+    first = parse_keys(f"{key_line('a', 'k')}\n{key_line('b', 'l')}\n", source="f")
+    more = parse_keys(
+        f"{key_line('a', 'k')}\n{key_line('b', 'l')}\n{key_line('a', 'new')}\n", source="f"
+    )
+
+    assert first.salt("a") == more.salt("a") != first.salt("b")
+    assert 32 == len(first.salt("a"))
+
+
+def test_a_salt_tells_neither_key_nor_digest_and_depends_on_both_key_and_name():
+    line = key_line("a", "k")
+    salts = {
+        parse_keys(text, source="f").salt(name)
+        for text, name in (
+            (line, "a"),
+            (key_line("a", "other"), "a"),
+            (key_line("b", "k"), "b"),
+        )
+    }
+
+    assert 3 == len(salts)
+    assert not any(salt in line for salt in salts)
+
+
+def test_without_keys_there_is_one_salt_for_all(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(key_line("a", "k"))
+
+    assert "" == KeyFile(None).salt("anonymous") == KeyFile(path).salt("gone")
+    assert KeyFile(path).salt("a")
+
+
 def test_a_change_of_the_file_takes_effect(tmp_path):
     path = tmp_path / "keys"
     path.write_text(key_line("a", "k"))
