@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from services.engine.reserve_plan import ReserveSettings
 from shared.ids import ServiceName
 from shared.logs import LogSettings
 from shared.settings import NatsSettings, Secret
@@ -49,6 +50,7 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Deadline of rendering one chat prompt: a template may loop for ever."""
     grammar_cpu_s: float = 8.0
     """Processor time that building the grammar of a schema may take; some would take hours. A process of its own tries it out first."""
+    reserve: ReserveSettings = ReserveSettings()
     extra_args: dict[str, object] = {}
     """Further fields of vLLM's `AsyncEngineArgs`, as they are."""
 

@@ -54,6 +54,14 @@ CALLS = {
     "vllm.config:ModelConfig.get_vocab_size": "",
     "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc": "method",
     "vllm.v1.core.block_pool:BlockPool.get_num_free_blocks": "",
+    "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue.popleft_n": "n",
+    "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue.prepend_n": "blocks",
+    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.get_num_blocks_to_allocate": (
+        "request_id num_tokens new_computed_blocks num_encoder_tokens total_computed_tokens num_local_computed_tokens"
+        " num_tokens_main_model apply_admission_cap prefill_end"
+    ),
+    "vllm.v1.core.sched.scheduler:Scheduler._get_local_prefix_cache_hit": "request",
+    "vllm.inputs.engine:tokens_input": "prompt_token_ids cache_salt",
     "vllm.config:ModelConfig.get_diff_sampling_param": "",
 }
 
@@ -63,7 +71,7 @@ FIELDS = {
         " frequency_penalty logit_bias ignore_eos structured_outputs skip_special_tokens output_kind skip_clone"
     ),
     "vllm.sampling_params:StructuredOutputsParams": "json json_object",
-    "vllm.v1.engine:EngineCoreRequest": "request_id sampling_params external_req_id priority prompt_token_ids",
+    "vllm.v1.engine:EngineCoreRequest": "request_id sampling_params external_req_id priority prompt_token_ids cache_salt",
     "vllm.outputs:CompletionOutput": "text token_ids logprobs finish_reason stop_reason",
     "vllm.logprobs:Logprob": "logprob rank decoded_token",
     "vllm.v1.metrics.stats:SchedulerStats": "num_running_reqs kv_cache_usage kv_connector_stats cudagraph_stats",
@@ -164,32 +172,101 @@ OVERRIDDEN = {
 }
 
 
+LAYERS = {
+    "services.engine.adapters.vllm_scheduler:StepFacts": OVERRIDDEN,
+    "services.engine.adapters.vllm_reserve:BlockReserve": {
+        "schedule": "",
+        "_free_request": "request",
+    },
+}
+
+
 @pytest.mark.parametrize("ours", SCHEDULERS)
-def test_our_schedulers_extend_methods_that_vllms_have(ours):
-    theirs = part(SCHEDULERS[ours])
-    facts = part("services.engine.adapters.vllm_scheduler:StepFacts")
+def test_our_schedulers_are_layers_over_vllms(ours):
     made = part(f"services.engine.adapters.vllm_scheduler:{ours}")
 
-    assert (made, facts, theirs) == made.__mro__[:3]
-    for name, parameters in OVERRIDDEN.items():
-        assert name in vars(facts)
+    assert (made, *map(part, LAYERS), part(SCHEDULERS[ours])) == made.__mro__[:4]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("ours", SCHEDULERS)
+def test_our_schedulers_extend_methods_that_vllms_have(ours, layer):
+    theirs, made = part(SCHEDULERS[ours]), part(layer)
+
+    for name, parameters in LAYERS[layer].items():
+        assert name in vars(made)
         assert set(parameters.split()) <= inspect.signature(getattr(theirs, name)).parameters.keys()
-    own = {name for name in vars(facts) if not name.startswith("__") and name not in OVERRIDDEN}
+    own = {name for name in vars(made) if not name.startswith("__") and name not in LAYERS[layer]}
     assert not own & set(dir(theirs)), "a method of ours would replace one of vLLM's"
 
 
+def test_our_layers_share_only_what_each_passes_on():
+    facts, reserve = map(part, LAYERS)
+    common = {name for name in vars(facts) if name in vars(reserve) and not name.startswith("__")}
+
+    assert {"schedule", "_free_request"} == common
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("ours", SCHEDULERS)
-def test_no_attribute_of_our_schedulers_is_one_of_vllms(ours):
-    facts = part("services.engine.adapters.vllm_scheduler:StepFacts.__init__")
+def test_no_attribute_of_our_schedulers_is_one_of_vllms(ours, layer):
+    lines = inspect.getsource(part(layer)).splitlines()
     written = {
         line.split("self.")[1].split(":")[0].split(" =")[0]
-        for line in inspect.getsource(facts).splitlines()
-        if line.strip().startswith("self.")
+        for line in lines
+        if line.strip().startswith("self.") and " = " in line
     }
     sources = [inspect.getsource(each) for each in part(SCHEDULERS[ours]).__mro__[:-1]]
+    theirs = [each for each in sources if "vllm.v1" in each[:20000] or "class Scheduler" in each]
 
-    assert "_midway" in written
-    assert not [name for name in written if any(f"self.{name} " in each for each in sources)]
+    assert written & {"_midway", "_lanes"}
+    # The queue is replaced on purpose.
+    assert {"waiting"} >= {
+        name for name in written if any(f"self.{name} = " in each for each in theirs)
+    }
+
+
+def test_the_waiting_queue_is_asked_for_one_request_after_the_other():
+    source = inspect.getsource(part("vllm.v1.core.sched.scheduler:Scheduler.schedule"))
+    waiting = source.partition("# Next, schedule the WAITING requests.")[2]
+
+    assert "request_queue = self.kv_holding_waiting" in waiting
+    assert "if not request_queue or input_budget" in waiting
+    for call in (
+        "request = request_queue.peek_request()",
+        "request = request_queue.pop_request()",
+        "request_to_skip = from_queue.pop_request()",
+        "self.waiting.prepend_requests(step_skipped_waiting)",
+    ):
+        assert call in waiting
+    # A request is taken once it has its blocks.
+    assert waiting.index("self.kv_cache_manager.allocate_slots(") < waiting.index(
+        "request = request_queue.pop_request()"
+    )
+
+
+def test_nobody_else_asks_whether_the_waiting_queue_is_empty():
+    source = inspect.getsource(part("vllm.v1.core.sched.scheduler:Scheduler"))
+    uses = {line.strip() for line in source.splitlines() if "self.waiting" in line}
+
+    assert {line for line in uses if line.startswith(("if", "while", "return"))} == {
+        "return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)"
+    }
+
+
+def test_our_queue_has_all_that_vllms_has():
+    theirs = part("vllm.v1.core.sched.request_queue:RequestQueue")
+    ours = part("services.engine.adapters.vllm_queue:ReservedQueue")
+
+    assert set() == ours.__abstractmethods__
+    assert theirs.__abstractmethods__ <= set(vars(ours))
+
+
+def test_the_share_of_a_long_prompt_is_read_anew_for_each_step():
+    source = inspect.getsource(part("vllm.v1.core.sched.scheduler:Scheduler.schedule"))
+
+    assert "self.scheduler_config.long_prefill_token_threshold" in source
+    assert "if num_eligible_reqs > 1" in source
 
 
 @pytest.mark.parametrize(
@@ -197,14 +274,22 @@ def test_no_attribute_of_our_schedulers_is_one_of_vllms(ours):
     [
         (
             "vllm.v1.core.sched.scheduler:Scheduler",
-            "requests running current_step kv_cache_manager",
+            "requests running current_step kv_cache_manager waiting kv_holding_waiting policy max_model_len block_size"
+            " max_num_scheduled_tokens _inflight_prefills num_lookahead_tokens num_spec_tokens scheduler_config vllm_config",
         ),
         (
             "vllm.v1.request:Request",
             "request_id num_computed_tokens num_prompt_tokens num_preemptions is_prefill_chunk next_decode_eligible_step",
         ),
-        ("vllm.v1.core.kv_cache_manager:KVCacheManager", "block_pool coordinator"),
-        ("vllm.v1.core.block_pool:BlockPool", "num_gpu_blocks"),
+        (
+            "vllm.v1.core.kv_cache_manager:KVCacheManager",
+            "block_pool coordinator empty_kv_cache_blocks",
+        ),
+        ("vllm.v1.core.block_pool:BlockPool", "num_gpu_blocks free_block_queue"),
+        (
+            "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue",
+            "num_free_blocks fake_free_list_head",
+        ),
         (
             "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator",
             "single_type_managers",

@@ -32,7 +32,9 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from vllm.v1.structured_output import StructuredOutputManager
 
+from services.engine.adapters.vllm_reserve import options_of
 from services.engine.adapters.vllm_scheduler import KEY, AsyncStepScheduler, StepScheduler
+from services.engine.reserve_plan import ReserveSettings
 from services.engine.steps.step import Step
 
 BLOCK = 16
@@ -91,9 +93,13 @@ class Core:
         blocks: int = 64,
         speculates: bool = False,
         connects: bool = False,
+        reserve: ReserveSettings | None = None,
     ) -> None:
+        """`reserve`: none: vLLM's own queue."""
         config = config_of(model, is_async=is_async, speculates=speculates, connects=connects)
         config.cache_config.num_gpu_blocks = blocks
+        if reserve is not None:
+            config.additional_config = options_of(reserve)
         group = KVCacheGroupSpec(
             ["layer"],
             FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32),
@@ -109,7 +115,9 @@ class Core:
         )
         self.connector_stats: dict[str, Any] = {}
 
-    def add(self, name: str, prompt: int | Sequence[int], tokens: int = 100) -> None:
+    def add(
+        self, name: str, prompt: int | Sequence[int], tokens: int = 100, priority: int = 1
+    ) -> None:
         """Add a request; a prompt is its length, or the tokens themselves."""
         ids = (
             [hash(name) % 1000 + place for place in range(prompt)]
@@ -120,7 +128,14 @@ class Core:
         params.update_from_generation_config({}, eos_token_id=2)
         hasher = block_hasher(BLOCK)
         self.scheduler.add_request(
-            Request(name, list(ids), params, pooling_params=None, block_hasher=hasher)
+            Request(
+                name,
+                list(ids),
+                params,
+                pooling_params=None,
+                block_hasher=hasher,
+                priority=priority,
+            )
         )
 
     def begin(self) -> Any:
@@ -197,6 +212,7 @@ def config_of(model: Path, *, is_async: bool, speculates: bool, connects: bool) 
             max_model_len=512,
             is_encoder_decoder=False,
             enable_chunked_prefill=True,
+            policy="priority",
             async_scheduling=is_async,
         ),
         speculative_config=speculation,

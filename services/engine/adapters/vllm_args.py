@@ -14,6 +14,7 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import CpuArchEnum, current_platform
 
 from services.engine.adapters import vllm_executor, vllm_worker
+from services.engine.adapters.vllm_reserve import options_of
 from services.engine.adapters.vllm_scheduler import scheduler_name
 from services.engine.ports import EngineFailedError
 from services.engine.settings import VllmSettings
@@ -71,6 +72,10 @@ def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
     args |= settings.extra_args
+    args["additional_config"] = {
+        **options_of(settings.reserve),
+        **(args.get("additional_config") or {}),
+    }
     if current_platform.is_cpu():
         args |= _cpu_defaults(settings) | settings.extra_args
         if args["dtype"] == "auto" and not _has_bfloat16():

@@ -1,8 +1,8 @@
 """vLLM's schedulers with one addition: of each step they make one small record, which travels to the front with the step's statistics.
 
-Runs in the core's process. Decides nothing: what is scheduled is what vLLM schedules. There are two, since vLLM has two
-(`SchedulerConfig.async_scheduling`). The record is a `Step` as bytes among the statistics of KV connectors, the one place where
-vLLM carries what it does not know; those of a real connector stay beside it.
+Runs in the core's process. `StepFacts` decides nothing: who starts when is `BlockReserve`'s to say, what is scheduled is vLLM's. There are
+two, since vLLM has two (`SchedulerConfig.async_scheduling`). The record is a `Step` as bytes among the statistics of KV connectors, the one
+place where vLLM carries what it does not know; those of a real connector stay beside it.
 
 With pipeline parallelism a choice is in every second step or so by design; that is no pause, and which step made which of its tokens
 is told as if it were in all of them.
@@ -19,6 +19,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import KV_FETCH_COMPLETED_WAITING, KV_FETCH_IN_PROGRESS
 
+from services.engine.adapters.vllm_reserve import BlockReserve
 from services.engine.pool_scan import PoolScan
 from services.engine.steps.step import Draft, Held, Prefill, Step
 
@@ -42,7 +43,7 @@ class _Made:
 
 
 class StepFacts:
-    """What both schedulers have in addition; the class after this one is vLLM's."""
+    """What both schedulers have in addition; the classes after this one are `BlockReserve` and vLLM's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -194,6 +195,7 @@ class StepFacts:
         step.free_blocks = pool.get_num_free_blocks()
         # One block of the pool is vLLM's own.
         step.total_blocks = pool.num_gpu_blocks - 1
+        self._tell_reserve(step)  # type: ignore[attr-defined] # of `BlockReserve`
         self._scan.look()
         if (runs := self._scan.last) is not None:
             step.free_runs, step.largest_free_run = runs.runs, runs.largest
@@ -207,11 +209,11 @@ class StepFacts:
             step.drafts, self._drafts = self._drafts, []
 
 
-class StepScheduler(StepFacts, Scheduler):
+class StepScheduler(StepFacts, BlockReserve, Scheduler):
     """For steps one after the other."""
 
 
-class AsyncStepScheduler(StepFacts, AsyncScheduler):
+class AsyncStepScheduler(StepFacts, BlockReserve, AsyncScheduler):
     """For steps that are made while the one before is under way."""
 
 

@@ -43,6 +43,13 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     blocks: int
 
 
+class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A choice that had to wait for KV blocks before it could start."""
+
+    ref: str
+    us: int
+
+
 class Step(msgspec.Struct, array_like=True):
     """One step of an engine. Times are of one monotonic clock, in seconds. Filled where it is made, and not changed any more in a book."""
 
@@ -74,6 +81,14 @@ class Step(msgspec.Struct, array_like=True):
     """Runs of adjacent free blocks, of the last look at the whole pool; none: not known."""
     largest_free_run: int | None = None
     """Blocks of the longest of them."""
+    promised_blocks: int | None = None
+    """Blocks that those who run may still come to need; none: nothing is promised here."""
+    reserved_blocks: int | None = None
+    """Free blocks that are promised to nobody, and kept for short requests or the interactive class."""
+    blocked: int = 0
+    """Choices that waited for blocks when this step was made."""
+    queued: list[Queued] = []
+    """Choices that start with this step, and had to wait for blocks."""
 
 
 def us_of(seconds: float) -> int:
