@@ -33,6 +33,21 @@ class PoolMetrics(Collector):
             ("free_blocks", "Blocks of the KV pool that nobody uses.", free_blocks),
             ("block_tokens", "Tokens in a block.", block_tokens),
             ("block_bytes", "Bytes of a block over all layers.", block_bytes),
+            (
+                "promised_blocks",
+                "Free blocks that running requests may still come to need.",
+                load.promised_blocks,
+            ),
+            (
+                "reserved_blocks",
+                "Free blocks, promised to nobody, that only short requests or the interactive class may have.",
+                load.reserved_blocks,
+            ),
+            (
+                "waiting_for_blocks",
+                "Choices that wait for blocks of the KV pool, not for their turn.",
+                None if load.promised_blocks is None else load.blocked,
+            ),
             ("free_runs", "Runs of adjacent free blocks.", load.free_runs),
             ("largest_free_run", "Blocks of the longest of them.", load.largest_free_run),
             (

@@ -83,6 +83,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of adjacent free blocks; none: not known."""
     largest_free_run: int | None = None
     """Blocks of the longest of them."""
+    promised_blocks: int | None = None
+    """Free blocks that those who run may still come to need; none: nothing is promised here."""
+    reserved_blocks: int | None = None
+    """Free blocks, promised to nobody, that only short requests or the interactive class may have."""
+    blocked: int = 0
+    """Of those that wait: how many do so for blocks."""
     step: int = 0
     step_age_s: float = 0.0
 

@@ -147,6 +147,11 @@ class EngineService:
             step_bound_s=self._patience.bound_s(is_calm=self._is_calm(load)),
             tokens_per_s=self._pace.per_s,
             reason=self._health.reason,
+            free_runs=load.free_runs,
+            largest_free_run=load.largest_free_run,
+            promised_blocks=load.promised_blocks,
+            reserved_blocks=load.reserved_blocks,
+            waiting_for_blocks=load.blocked,
         )
 
     def under_way(self) -> list[Request]:

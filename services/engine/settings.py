@@ -71,6 +71,7 @@ class FakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     overcommit: bool = False
     """Jobs start when their prompt fits and take blocks as they grow, as vLLM's do; without a free one the youngest is preempted,
     and computed again later."""
+    reserve: ReserveSettings = ReserveSettings()
     block_bytes: int = 1 << 20
     """Bytes that a block is said to have."""
     prefill_tokens_per_s: float = 20_000.0

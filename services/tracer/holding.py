@@ -135,6 +135,7 @@ def orphan_item(batch: StageBatch, orphan: Orphan) -> Item:
         blocked_by=spent.blocked_by,
         mode=spent.mode,
         mode_changes=spent.mode_changes,
+        blocks_us=spent.blocks_us,
         is_estimated=True,
     )
     return Item(batch.service, GatewayId(""), ledger, is_orphan=True)

@@ -114,6 +114,8 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """What the request allowed; 0: no bound."""
     max_token_gap_us: int = 0
     """The longest pause between two deltas after the first, as they arrived here."""
+    blocks_us: int = 0
+    """Of the time in `queue`: how long it waited for KV blocks."""
 
 
 class LedgerBatch(Message, tag="gateway.ledgers.v1", array_like=True, frozen=True, kw_only=True):

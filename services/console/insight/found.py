@@ -132,6 +132,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode_changes: int = 0
     is_estimated: bool = False
     longest_pause_ms: float = 0.0
+    queued_for_blocks_ms: float = 0.0
 
 
 SAME = (
@@ -161,6 +162,7 @@ def told(found: Found) -> Told:
         choices=[_choice(choice) for choice in one.choices],
         blocked_by_ms={blocker.request: blocker.us / 1e3 for blocker in one.blocked_by},
         longest_pause_ms=one.max_token_gap_us / 1e3,
+        queued_for_blocks_ms=one.blocks_us / 1e3,
         **{name: getattr(one, name) for name in SAME},
     )
 

@@ -36,7 +36,7 @@ def story(found: Found, usual: Usual | None, blockers: Blockers, names: Names) -
     """Return the sentences, the most telling first."""
     one = found.ledger
     said = [ENDS[one.outcome], _longest(one, usual), _held_up(one, blockers), _preempted(one)]
-    said += [*_unusual(one, usual), *_moves(one, names), _mode(one)]
+    said += [_without_blocks(one), *_unusual(one, usual), *_moves(one, names), _mode(one)]
     if one.is_estimated:
         said.append("Part of the engine's stages was seen from outside only, by the gateway.")
     return [sentence for sentence in said if sentence]
@@ -75,6 +75,12 @@ def _prompt(blocker: Ledger | None) -> str:
         f", {count(blocker.recomputed_tokens)} computed again" if blocker.recomputed_tokens else ""
     )
     return f" (class {blocker.priority}, a prompt of {count(tokens)} tokens{again})"
+
+
+def _without_blocks(one: Ledger) -> str:
+    if one.blocks_us < HELD_SHARE * one.wall_us or not one.blocks_us:
+        return ""
+    return f"It was queued for KV blocks for {duration(one.blocks_us)}: the pool was promised to others."
 
 
 def _preempted(one: Ledger) -> str:

@@ -100,6 +100,8 @@ def counts(found: Found, names: Names) -> list[str]:
     if one.last_step and not one.is_estimated:
         run = f"steps {one.first_step} to {one.last_step}, {count(one.batch_size)} in a batch, at most {several(one.kv_blocks, 'KV block')}"
         lines.append(f"run       {run}{f', {one.mode}' if one.mode else ''}")
+    if one.blocks_us:
+        lines.append(f"queued    {duration(one.blocks_us)} for KV blocks")
     if one.preemptions:
         again = several(one.recomputed_tokens, "token")
         lines.append(f"preempted {several(one.preemptions, 'time')}, {again} computed again")

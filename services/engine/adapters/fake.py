@@ -93,7 +93,7 @@ class FakeEngine:
         finally:
             self._rendering.discard(job.key)
         self.book.enqueue(job.key, job.key, at=self._clock(), copies=len(task.choices))
-        self._batch.add(task, job.priority)
+        self._batch.add(task, job.priority, self._loop.time())
         self._go_on(self._loop.time())
         return task.prompt_tokens
 
@@ -153,7 +153,7 @@ class FakeEngine:
         self._step += 1
         self._step_began_at = now
         self._step_stamp = self._clock()
-        duration_s = self._batch.begin_step()
+        duration_s = self._batch.begin_step(now)
         if duration_s > 0:
             self._step_end = self._loop.call_at(now + duration_s, self._end, now + duration_s)
         else:

@@ -1,7 +1,7 @@
 """The fake engine's scheduler: who runs, who waits, what a step costs. Pure: no loop, no clock.
 
-Jobs start by priority, then arrival, when their choices and all the blocks they will need are free; none is preempted, unless the pool
-is overcommitted (`FakeSettings.overcommit`). A step computes one token of each running choice and up to a chunk of waiting prompts.
+Jobs start as `services.engine.reserve` lets them, when their choices and all the blocks they will need are free, and none is preempted. An
+overcommitted pool (`FakeSettings.overcommit`) starts them by priority, then arrival, and preempts as vLLM's own scheduler does. A step computes one token of each running choice and up to a chunk of waiting prompts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from typing_extensions import override
 
 from services.engine.ports import Load, Piece, Sink, told
+from services.engine.reserve import Reserve
+from services.engine.reserve_plan import plan_of
 from services.engine.settings import FakeSettings
-from services.engine.steps.step import Prefill, Step
+from services.engine.steps.step import Prefill, Queued, Step
 from shared.messages import DeltaExtra, Priority, Spent, Usage
 
 _RANKS = {priority: rank for rank, priority in enumerate(Priority)}
@@ -136,6 +138,8 @@ class Batch:
         self._running: dict[str, Task] = {}
         self._tasks: dict[str, Task] = {}
         self._free_blocks = settings.total_blocks
+        self._reserve = None if settings.overcommit else _reserve_of(settings)
+        self._queued: list[Queued] = []
         self._decodes = 0
         self._prefills: list[Prefill] = []
         self._preempted: list[str] = []
@@ -154,20 +158,27 @@ class Batch:
     def __contains__(self, key: str) -> bool:
         return key in self._tasks
 
-    def add(self, task: Task, priority: Priority) -> None:
+    def add(self, task: Task, priority: Priority, now: float) -> None:
         """Let a job wait for its turn."""
         self._arrivals += 1
         self._tasks[task.key] = task
-        insort(self._waiting, (_RANKS[priority], self._arrivals, task))
+        rank = _RANKS[priority]
+        if self._reserve is None:
+            insort(self._waiting, (rank, self._arrivals, task))
+        else:
+            tokens = task.blocks * self._settings.block_tokens
+            self._reserve.join(task.key, need=task.blocks, tokens=tokens, rank=rank, now=now)
 
     def remove(self, key: str) -> None:
         """Forget a job at once; an unknown one changes nothing."""
         task = self._tasks.pop(key, None)
         if task is None:
             return
+        if self._reserve is not None:
+            self._reserve.drop(key)
         if self._running.pop(key, None) is not None:
             self._free_blocks += task.held
-        else:
+        elif self._reserve is None:
             self._waiting = [entry for entry in self._waiting if entry[2] is not task]
 
     def completion_tokens(self, key: str) -> int:
@@ -175,14 +186,16 @@ class Batch:
         task = self._tasks.get(key)
         return 0 if task is None else task.completion_tokens
 
-    def begin_step(self) -> float:
+    def begin_step(self, now: float) -> float:
         """Start who fits and choose the prompt chunks; return how long the step takes."""
         settings = self._settings
         self._preempted = []
-        if settings.overcommit:
+        if self._reserve is not None:
+            self._start_promised(self._reserve, now)
+        else:
             self._grow()
-        if not self._preempted:
-            self._start_waiting()
+            if not self._preempted:
+                self._start_waiting()
         budget = settings.chunk_tokens
         self._prefills = []
         self._midway = set()
@@ -218,6 +231,10 @@ class Batch:
             mode="FAKE/eager",
             free_blocks=self._free_blocks,
             total_blocks=self._settings.total_blocks,
+            promised_blocks=self._promised,
+            reserved_blocks=self._kept,
+            blocked=self._blocked,
+            queued=self._queued,
         )
 
     def end_step(self, sink: Sink, tell: Tell = lambda _task, _is_last: None) -> None:
@@ -237,15 +254,45 @@ class Batch:
             free_blocks=self._free_blocks,
             free_runs=min(1, self._free_blocks),
             largest_free_run=self._free_blocks,
+            promised_blocks=self._promised,
+            reserved_blocks=self._kept,
+            blocked=self._blocked,
             step=step,
             step_age_s=step_age_s,
         )
+
+    @property
+    def _promised(self) -> int | None:
+        """Blocks promised and not yet taken: none, since jobs take all of them when they start."""
+        return None if self._reserve is None else 0
+
+    @property
+    def _kept(self) -> int | None:
+        return None if self._reserve is None else self._reserve.kept(self._free_blocks)
+
+    @property
+    def _blocked(self) -> int:
+        return 0 if self._reserve is None else self._reserve.blocked
+
+    def _start_promised(self, reserve: Reserve, now: float) -> None:
+        self._queued = []
+        room = self._settings.max_streams - self._count_choices()
+        while (key := reserve.next(now, self._free_blocks)) is not None:
+            task = self._tasks[key]
+            if len(task.choices) > room:
+                return
+            room -= len(task.choices)
+            waited_us = int(reserve.start(key, now) * 1e6)
+            if waited_us:
+                self._queued.append(Queued(key, waited_us))
+            self._take(task, task.blocks)
+            self._running[key] = task
 
     def _start_waiting(self) -> None:
         room = self._settings.max_streams - self._count_choices()
         while self._waiting:
             task = self._waiting[0][2]
-            blocks = self._blocks_now(task) if self._settings.overcommit else task.blocks
+            blocks = self._blocks_now(task)
             if len(task.choices) > room or blocks > self._free_blocks:
                 return
             del self._waiting[0]
@@ -282,3 +329,13 @@ class Batch:
 
     def _count_choices(self) -> int:
         return sum(len(task.choices) for task in self._running.values())
+
+
+def _reserve_of(settings: FakeSettings) -> Reserve:
+    plan = plan_of(
+        settings.reserve,
+        total=settings.total_blocks,
+        context_blocks=-(-settings.max_model_len // settings.block_tokens),
+        context_tokens=settings.max_model_len,
+    )
+    return Reserve(plan)

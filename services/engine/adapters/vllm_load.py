@@ -28,7 +28,8 @@ class StepStats:
         """Loop time of the last step's end, as this process learned of it."""
         self.running = 0
         self.kv_cache_usage = 0.0
-        self._free_runs: tuple[int | None, int | None] = (None, None)
+        self.last = Step(0, 0.0, 0.0)
+        """What the last step's record says of the pool."""
         gate.book.listeners.append(self._on_step)
 
     def attach(self, llm: Any) -> None:
@@ -48,13 +49,8 @@ class StepStats:
             self.kv_cache_usage = scheduler_stats.kv_cache_usage
         self._gate.arrive(scheduler_stats.kv_connector_stats if scheduler_stats else None)
 
-    @property
-    def free_runs(self) -> tuple[int | None, int | None]:
-        """How many runs of adjacent free blocks the pool has, and the blocks of the longest."""
-        return self._free_runs
-
     def _on_step(self, step: Step) -> None:
-        self._free_runs = step.free_runs, step.largest_free_run
+        self.last = step
 
 
 async def block_bytes_of(llm: Any) -> int:
@@ -74,16 +70,21 @@ def load_of(
             free_blocks=limits.total_blocks,
             free_runs=1,
             largest_free_run=limits.total_blocks,
+            promised_blocks=None if stats.last.promised_blocks is None else 0,
+            reserved_blocks=stats.last.reserved_blocks,
             step=stats.steps,
         )
-    free_runs, largest_free_run = stats.free_runs
+    last = stats.last
     running = min(stats.running, open_choices)
     return Load(
         running=running,
         waiting=open_choices - running,
         free_blocks=round((1.0 - stats.kv_cache_usage) * limits.total_blocks),
-        free_runs=free_runs,
-        largest_free_run=largest_free_run,
+        free_runs=last.free_runs,
+        largest_free_run=last.largest_free_run,
+        promised_blocks=last.promised_blocks,
+        reserved_blocks=last.reserved_blocks,
+        blocked=min(last.blocked, open_choices - running),
         step=stats.steps,
         step_age_s=now - max(stats.stepped_at, work_since),
     )

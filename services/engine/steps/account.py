@@ -91,7 +91,7 @@ class Account:
     """Where the engine's sums stood when it began to decode, and when its first step was made."""
     batch_sum = batch_steps = 0
     """Choices in the steps of its decoding, and those steps."""
-    prefilled = again = preemptions = drafted = accepted = 0
+    prefilled = again = preemptions = drafted = accepted = blocks_us = 0
     first_step = last_step = 0
     began_us = 0
     """When its first chunk began."""

@@ -70,6 +70,10 @@ class Charging:
     def charge(self, span: Span) -> bool:
         """Account for those whom the step concerns beyond one more token; return whether it ran in another mode."""
         step = span.step
+        for queued in step.queued:
+            if (choice := self.choices.get(queued.ref)) is not None:
+                account = choice.account
+                account.blocks_us = max(account.blocks_us, queued.us)
         fresh = self._fresh(step)
         if fresh is not None:
             is_new_mode = self._sums.add(span)

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from typing_extensions import override
 
-from services.engine.steps.account import DECODE, DECODE_WAIT, Account
+from services.engine.steps.account import DECODE, DECODE_WAIT, QUEUE, Account
 from services.engine.steps.blame import Blame
 from services.engine.steps.decode_time import DecodeTime
 from services.engine.steps.step import Span, Step, us_of
@@ -144,6 +144,7 @@ class Sums:
             _worst(blocked_by) if blocked_by else [],
             self.mode if first_step else "",
             self.mode_changes - account.mode_mark if first_step else 0,
+            min(account.blocks_us, us[QUEUE]),
         )
 
     def _stuck_us(self, until_us: int) -> int:

@@ -78,7 +78,7 @@ def entry_of_call(
         work.prefill_tokens, work.recomputed_tokens, work.drafted_tokens, work.accepted_tokens,
         work.preemptions, work.first_step, work.last_step, work.batch_size, work.kv_blocks,
         work.blocked_by[:MAX_BLOCKERS], work.mode, work.mode_changes,
-        is_estimated, call.sampling.max_tokens or 0, int(max_gap_s * US),
+        is_estimated, call.sampling.max_tokens or 0, int(max_gap_s * US), work.blocks_us,
     )
     # fmt: on
     return entry, at_us

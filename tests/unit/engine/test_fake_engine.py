@@ -43,7 +43,7 @@ def finish_order(batch: Batch) -> list[str]:
             begun.append(key)
 
     while batch.has_work:
-        batch.begin_step()
+        batch.begin_step(0.0)
         batch.end_step(sink)
     return begun
 
@@ -56,19 +56,19 @@ def test_priority_goes_before_arrival():
         ("second", Priority.DEFAULT),
         ("quick", Priority.INTERACTIVE),
     ):
-        batch.add(task(key), priority)
+        batch.add(task(key), priority, 0.0)
 
     assert finish_order(batch) == ["quick", "first", "second", "batch"]
 
 
 def test_a_long_prompt_spreads_over_steps():
     batch = Batch(SETTINGS)
-    batch.add(task("long", prompt_tokens=20), Priority.DEFAULT)
+    batch.add(task("long", prompt_tokens=20), Priority.DEFAULT, 0.0)
     pieces = []
     steps = 0
     while not pieces:
         steps += 1
-        batch.begin_step()
+        batch.begin_step(0.0)
         batch.end_step(lambda _, piece: pieces.append(piece))
 
     assert steps == 3
@@ -96,19 +96,19 @@ def test_places_and_blocks_are_never_exceeded_and_all_comes(jobs, overcommit):
         made = task(key, prompt_tokens=prompt_tokens, tokens=tokens, choices=choices)
         if made.blocks > SETTINGS.total_blocks:
             continue
-        batch.add(made, priority)
+        batch.add(made, priority, 0.0)
         if cancel_after == 1:
             batch.remove(key)
         else:
             wanted[key] = tokens * choices
         for _ in range(cancel_after):
-            batch.begin_step()
+            batch.begin_step(0.0)
             load = batch.load(step=0, step_age_s=0.0)
             assert load.running <= SETTINGS.max_streams
             assert 0 <= load.free_blocks <= SETTINGS.total_blocks
             batch.end_step(lambda key, piece: got.update({key: len(piece.token_ids)}))
     while batch.has_work:
-        batch.begin_step()
+        batch.begin_step(0.0)
         batch.end_step(lambda key, piece: got.update({key: len(piece.token_ids)}))
 
     assert got == wanted
