@@ -211,6 +211,18 @@ def test_counts_tell_what_was_computed_and_what_twice():
     ] == counts(found(), NAMES)
 
 
+def test_a_wait_for_blocks_is_told_in_counts_and_words():
+    waited = ledger(
+        1, parts={"queue": 3000, "decode": 100}, blocks_us=2_900_000, prompt_tokens=9, last_step=0
+    )
+
+    assert "queued    2.9 s for KV blocks" in counts(found(waited), NAMES)
+    assert "It was queued for KV blocks for 2.9 s: the pool was promised to others." in story(
+        found(waited), None, {}, {}
+    )
+    assert not [line for line in counts(found(), NAMES) if "for KV blocks" in line]
+
+
 # --- the words
 
 

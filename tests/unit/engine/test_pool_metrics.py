@@ -40,6 +40,18 @@ def test_all_that_a_backend_tells():
     }
 
 
+def test_what_is_promised_and_kept_shows_where_blocks_are_promised():
+    load = Load(free_blocks=40, promised_blocks=10, reserved_blocks=25, waiting=5, blocked=3)
+
+    found = values(limits(total_blocks=100), load)
+
+    assert (10, 25, 3) == (
+        found["promised_blocks"],
+        found["reserved_blocks"],
+        found["waiting_for_blocks"],
+    )
+
+
 def test_a_full_pool_has_values():
     load = Load(free_blocks=0, free_runs=0, largest_free_run=0)
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.engine.stepbook import StepBook
-from shared.ids import EngineId
+from services.engine.steps.step import Prefill, Queued, Step
+from shared.ids import EngineId, RequestId
 from shared.messages import ENGINE_STAGES, Spent
 from tests.support.step_histories import History
 
@@ -72,3 +73,25 @@ def test_each_token_is_found_in_the_step_that_made_it(seed: int, steps: int):
 def step_of(runs, token: int) -> int:
     run = max((each for each in runs if each.token <= token), key=lambda each: each.token)
     return run.step + (token - run.token) // run.per_step
+
+
+def test_a_wait_for_blocks_is_told_as_part_of_the_queue():
+    book = StepBook()
+    book.open("k", RequestId("r"), received_at=1.0)
+    book.enqueue("k", "a", at=1.0)
+
+    book.feed(Step(1, 3.0, 3.5, prefills=[Prefill("a", 5)], queued=[Queued("a", 1_900_000)]))
+    spent = book.spent("k", until=3.5, decode_tokens=1)
+
+    assert {"queue": 2000, "prefill": 500} == ms(spent)
+    assert 1_900_000 == spent.blocks_us
+
+
+def test_no_more_is_told_to_be_for_blocks_than_was_queued():
+    book = StepBook()
+    book.open("k", RequestId("r"), received_at=1.0)
+    book.enqueue("k", "a", at=1.0)
+
+    book.feed(Step(1, 1.2, 1.5, prefills=[Prefill("a", 5)], queued=[Queued("a", 900_000)]))
+
+    assert 200_000 == book.spent("k", until=1.5, decode_tokens=1).blocks_us
