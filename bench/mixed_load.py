@@ -1,8 +1,8 @@
 """What a mixed load does to short requests: 90% short prompts and 10% long ones, from a pool that holds little more than one long one.
 
-Stock is vLLM's own scheduler; ours promises blocks by class and length and shares out the steps (`services/engine/reserve.py`); `lanes` is ours
-without the share of steps. All have the same model, pool, budget of a step and arrivals, each an engine of its own; one works at a time,
-in turns. Arrivals are a Poisson process at `--load` of what stock computes of such a mix when all of it is there at once.
+Stock is vLLM's own scheduler; ours promises blocks by class and length and shares out the steps (`services/engine/reserve.py`); `lanes`
+is ours without the share of steps. All have the same model, pool, budget of a step and arrivals, each an engine of its own; one works at
+a time, in turns. Arrivals are a Poisson process at `--load` of what stock computes of such a mix when all of it is there at once.
 
     python bench/mixed_load.py MODEL_DIRECTORY [--short 128] [--long 6000] [--requests 60] [--rounds 2]
 
@@ -18,6 +18,7 @@ import random
 import statistics
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ BLOCK_BYTES = 1_474_560
 POOL = 1.3
 """Pool in contexts."""
 STOCK = "vllm.v1.core.sched.scheduler.Scheduler"
+"""What vLLM takes on the CPU platform."""
 
 
 class Watched:
@@ -51,11 +53,6 @@ class Watched:
         self._times: dict[str, list[float]] = {}
         self._over: dict[str, asyncio.Future[None]] = {}
         self._number = 0
-        self.preemptions = 0
-        engine.book.listeners.append(self._on_step)
-
-    def _on_step(self, step: Any) -> None:
-        self.preemptions += len(step.preempted)
 
     def sink(self, key: str, piece: Piece) -> None:
         """Note when tokens came."""
@@ -135,17 +132,18 @@ def settings_of(options: argparse.Namespace, way: str) -> VllmSettings:
             short_tokens=options.short + options.tokens,
             long_chunk_tokens=0 if way == "lanes" else options.long_chunk,
         ),
-        extra_args={"block_size": BLOCK, "enable_prefix_caching": True},
+        extra_args={"block_size": BLOCK, "enable_prefix_caching": True}
+        | ({"scheduler_cls": STOCK} if way == "stock" else {}),
     )
 
 
-def figures(mixes: list[Mix], results: list[dict[str, Any]], preemptions: int) -> dict[str, float]:
+def figures(mixes: list[Mix], results: list[dict[str, Any]]) -> dict[str, float]:
     """Return what one way did to the requests of all rounds."""
     short, long, pauses = [], [], []
     for mix, result in zip(mixes, results, strict=True):
         for is_long, times in zip(mix.is_long, result["times"], strict=True):
             (long if is_long else short).append(times[0])
-            pauses += [] if is_long else [b - a for a, b in zip(times, times[1:], strict=False)]
+            pauses += [] if is_long else [b - a for a, b in pairwise(times)]
     cuts = statistics.quantiles(short, n=20)
     between = statistics.quantiles(pauses, n=100)
     return {
@@ -157,7 +155,6 @@ def figures(mixes: list[Mix], results: list[dict[str, Any]], preemptions: int) -
         "between_tokens_mean_s": statistics.fmean(pauses),
         "between_tokens_p99_s": between[-1],
         "tokens_per_s": statistics.fmean(each["tokens_per_s"] for each in results),
-        "preemptions": preemptions,
     }
 
 
@@ -180,15 +177,11 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
         print(f"one request in {pause_s:.2f} s", file=sys.stderr)
         mixes = [Mix(options, 1 + number) for number in range(options.rounds)]
         results: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
-        before = {way: each.preemptions for way, each in engines.items()}
         for number, mix in enumerate(mixes):
             ways = options.ways if number % 2 == 0 else options.ways[::-1]
             for way in ways:
                 results[way].append(await mix.run(engines[way], options.tokens, pause_s))
-        return {
-            way: figures(mixes, results[way], each.preemptions - before[way])
-            for way, each in engines.items()
-        }
+        return {way: figures(mixes, results[way]) for way in engines}
     finally:
         for each in engines.values():
             await each.engine.stop()
@@ -198,8 +191,10 @@ def table(found: dict[str, dict[str, float]]) -> str:
     """Return the figures as a table."""
     names = list(next(iter(found.values())))
     lines = ["| | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
-    for name in names:
-        lines.append(f"| {name} | " + " | ".join(f"{each[name]:.3g}" for each in found.values()))
+    lines += [
+        f"| {name} | " + " | ".join(f"{each[name]:.3g}" for each in found.values()) + " |"
+        for name in names
+    ]
     return "\n".join(lines)
 
 

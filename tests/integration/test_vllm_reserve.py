@@ -12,6 +12,8 @@ from tests.support.vllm_rig import imported_vllm
 
 imported_vllm()
 
+from vllm.v1.request import RequestStatus  # noqa: E402 - vLLM is imported above
+
 from tests.support.vllm_core import BLOCK, BUDGET, Core, tiny_model  # noqa: E402 - vLLM is imported above
 
 CONTEXT = 512
@@ -216,6 +218,23 @@ def test_all_is_preempted_and_starts_again(model, is_async):
     core.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert 0 == core.scheduler._lanes.reserve.promised
     assert 3 == len(core.scheduler.waiting)
+
+    run_out(core)
+    assert_nothing_is_promised(core)
+
+
+def test_one_that_vllm_takes_aside_is_promised_nothing(model, is_async):
+    core = core_of(model, is_async, blocks=49)
+    core.add("grammar", 300, 100)
+    core.add("b", 300, 100)
+    waiting = core.scheduler.requests["grammar"]
+    waiting.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+
+    core.step()
+    assert ["b"] == running(core)
+    waiting.status = RequestStatus.WAITING
+    core.step()
+    assert (1, 25) == (len(core.scheduler.waiting), core.scheduler._lanes.reserve.promised)
 
     run_out(core)
     assert_nothing_is_promised(core)

@@ -1,7 +1,8 @@
 """The fake engine's scheduler: who runs, who waits, what a step costs. Pure: no loop, no clock.
 
-Jobs start as `services.engine.reserve` lets them, when their choices and all the blocks they will need are free, and none is preempted. An
-overcommitted pool (`FakeSettings.overcommit`) starts them by priority, then arrival, and preempts as vLLM's own scheduler does. A step computes one token of each running choice and up to a chunk of waiting prompts.
+Jobs start as `services.engine.reserve` lets them, when their choices and all the blocks they will need are free; none is preempted. Over an
+overcommitted pool (`FakeSettings.overcommit`) they start by priority, then arrival, and are preempted as by vLLM's own scheduler.
+A step computes one token of each running choice and up to a chunk of waiting prompts.
 """
 
 from __future__ import annotations

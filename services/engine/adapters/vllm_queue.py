@@ -1,7 +1,7 @@
 """The waiting queue of vLLM's scheduler, by our rules: it shows only whoever may start now, and says that it is empty where that is nobody.
 
-What vLLM takes from it is promised its blocks. What vLLM puts back (its LoRA adapter has no place, a lower tier is still being asked) is
-not, and keeps its turn; nor is one whose grammar is not ready, so that it holds up nobody.
+What vLLM takes from it with its first blocks is promised the rest. What vLLM takes aside without (its grammar is not ready, its LoRA
+adapter has no place, a lower tier is still being asked) is promised nothing, so that it holds up nobody, and keeps its turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from typing_extensions import override
 from vllm.v1.core.sched.request_queue import RequestQueue
-from vllm.v1.request import RequestStatus
 
 from services.engine.adapters.vllm_blocks import BlockNeeds
 from services.engine.reserve import Reserve
@@ -20,10 +19,6 @@ from shared.clock import Clock
 
 NOTABLE_S = 0.001
 """A shorter wait for blocks is not told."""
-_ASIDE = (
-    RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
-    RequestStatus.WAITING_FOR_STREAMING_REQ,
-)
 
 
 class ReservedQueue(RequestQueue):
@@ -118,10 +113,10 @@ class ReservedQueue(RequestQueue):
         request = self.peek_request()
         ref = request.request_id
         self._is_known = False
-        if request.status in _ASIDE:
+        if not self._needs.held(ref):
+            # One that starts, or is loaded, has its first blocks by now.
             self.reserve.set_aside(ref)
             return request
-        # vLLM takes it from here once it has its first blocks.
         need, shared = self.reserve.need_of(ref), self._needs.held_with_others(ref)
         waited_s = self.reserve.start(ref, self._now, shared=min(shared, need))
         if waited_s > NOTABLE_S:
