@@ -28,8 +28,8 @@ def jobs() -> list[Job]:
     draw = random.Random(5)
     head = [draw.randrange(1000, 40_000) for _ in range(4 * BLOCK)]
     made = []
-    for number in range(14):
-        size = 700 if number % 4 == 0 else 40
+    for number in range(10):
+        size = 500 if number % 4 == 0 else 40
         tail = [draw.randrange(1000, 40_000) for _ in range(size)]
         tokens = [*(head if number % 3 == 0 else []), *tail]
         job = job_of(

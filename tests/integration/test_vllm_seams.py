@@ -275,7 +275,7 @@ def test_the_share_of_a_long_prompt_is_read_anew_for_each_step():
         (
             "vllm.v1.core.sched.scheduler:Scheduler",
             "requests running current_step kv_cache_manager waiting kv_holding_waiting policy max_model_len block_size"
-            " max_num_scheduled_tokens _inflight_prefills num_lookahead_tokens num_spec_tokens scheduler_config vllm_config",
+            " max_num_scheduled_tokens num_lookahead_tokens num_spec_tokens scheduler_config vllm_config",
         ),
         (
             "vllm.v1.request:Request",

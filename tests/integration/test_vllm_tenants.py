@@ -15,8 +15,8 @@ from tests.support.engine_rig import EngineRig, job_of
 
 pytestmark = pytest.mark.vllm
 
-PROMPT_TOKENS = 640
-ROUNDS = 5
+PROMPT_TOKENS = 512
+ROUNDS = 3
 
 
 def asked(rig: EngineRig, tokens: list[int], salt: str) -> tuple[int, float]:

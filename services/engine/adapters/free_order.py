@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 MOST = 256
-"""Blocks that are put in order at once: 60 µs at most (`bench/block_reserve.py`)."""
+"""Blocks that are put in order at once: 80 µs on a busy machine (`bench/block_reserve.py`), and only after some were freed."""
 
 
 class FreeOrder:

@@ -8,6 +8,7 @@ A step's share for a long prompt is set by vLLM's own `long_prefill_token_thresh
 from __future__ import annotations
 
 import time
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ OPTIONS = "headrace"
 """Name of our part of vLLM's `additional_config`."""
 CHUNK_PART = 4
 """Part of a step's budget that prompts of long requests may have while others are there."""
+_is_midway = attrgetter("is_prefill_chunk")
 
 
 def options_of(settings: ReserveSettings) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class BlockReserve:
     def _share_step(self, lanes: ReservedQueue) -> None:
         """Bound what each prompt may have of this step, where somebody else is there to profit."""
         core: Any = self
-        midway = len(core._inflight_prefills)  # noqa: SLF001 - vLLM's
+        midway = sum(map(_is_midway, core.running))
         others = len(core.running) > midway or lanes.reserve.has_short
         share = self._long_chunk // max(1, midway)
         core.scheduler_config.long_prefill_token_threshold = (
