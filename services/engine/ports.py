@@ -69,6 +69,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a block over all layers; 0: not known."""
     resumes: bool = False
     """Whether jobs may have `prior`."""
+    tells_blocks: bool = False
+    """Whether its steps say which blocks are there (`Step.kv`); one that caches no prefixes tells of none."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -161,3 +161,5 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
     """Generated tokens per second, smoothed over about 10 s."""
     reason: str = ""
     """Why it failed or drains."""
+    warmth_seq: int = 0
+    """Number of its last `Warmth`; 0: there was none. Who has heard fewer missed some."""

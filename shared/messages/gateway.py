@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId
 from shared.messages.parts import Message, Priority, Prompt, Sampling, Value
+from shared.messages.warmth import Chain
 
 
 class Prior(Value, frozen=True, kw_only=True):
@@ -38,6 +39,8 @@ class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
     """The choices to go on with; others have ended and are not generated. Empty: all choices, from their beginning.
     `max_tokens` and `min_tokens` count prior tokens too; the usage at the end counts new ones only.
     Only for engines that say `resumes`."""
+    chain: Chain | None = None
+    """What the prompt begins with; the engine names prefixes that it holds by these hashes. None: not to be remembered."""
 
 
 class RefuseReason(StrEnum):

@@ -114,6 +114,11 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """What the request allowed; 0: no bound."""
     max_token_gap_us: int = 0
     """The longest pause between two deltas after the first, as they arrived here."""
+    route: str = ""
+    """Why this engine was chosen: `only`, `best`, `tie`, or `warm` where it has the beginning of the prompt and others would have been
+    chosen, or been as good, without that."""
+    expected_cached_tokens: int = 0
+    """What the gateway expected the engine to have of the prompt, by its own estimate of tokens."""
 
 
 class LedgerBatch(Message, tag="gateway.ledgers.v1", array_like=True, frozen=True, kw_only=True):
