@@ -7,7 +7,7 @@ end of that piece are the same.
 
 Pieces grow with their position: `PIECE_BYTES` up to `EVEN_BYTES`, then a 32nd of what lies before. So a prompt of any length has a few
 hundred pieces at most, and what a chain overlooks of a common beginning is below 3% of it, or 256 bytes. A fixed size would need
-thousands of hashes for a long document, or overlook most of a short system prompt (`bench/warmth_chain.py` has the figures).
+thousands of hashes for a long document, or overlook most of a short system prompt (`bench/warmth_cost.py` has the figures).
 
 XXH3 is no cryptographic hash. What a collision could do is to send a prompt to an engine that has to compute it: no text, no block and no
 answer is ever looked up by these hashes.

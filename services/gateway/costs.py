@@ -21,7 +21,7 @@ from shared.messages import EngineHeartbeat
 BYTES_PER_TOKEN = 4
 """As the estimate of a prompt's work has it (`Call.work_tokens`): saved tokens must not be more than were counted."""
 ANSWER_TOKEN_BYTES = 48
-"""What a token of an answer takes on the bus, its frame included, by `bench/warmth_route.py`."""
+"""What a token of an answer takes on the bus: 22 bytes in a message with many others, 77 alone in one (`bench/warmth_cost.py`)."""
 
 
 class CostSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +77,6 @@ class Candidate:
         """Add the way beyond that of the nearest engine."""
         if self.trip_us > nearest_us:
             self.tokens += (self.trip_us - nearest_us) / 1e3 * settings.trip_tokens_per_ms
-
-    def cold(self) -> Candidate:
-        """Return the same engine as if it had nothing of the prompt."""
-        return Candidate(self.engine, self.account, tokens=self.tokens + self.saved_tokens)
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

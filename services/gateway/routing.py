@@ -122,7 +122,8 @@ def warmup_score(one: Candidate, scene: Scene) -> float:
 
 def health_score(one: Candidate, scene: Scene) -> float:
     """1 with a clean record, halved by each recent failure."""
-    return float(0.5 ** one.account.penalty.level(now=scene.now))
+    level = one.account.penalty.level(now=scene.now)
+    return 0.5**level if level else 1.0
 
 
 def is_hung(beat: EngineHeartbeat, settings: RoutingSettings) -> bool:
@@ -209,9 +210,21 @@ class Router:
         scene = Scene(
             settings=self._settings, now=now, least_tokens=min([one.tokens for one in ones])
         )
+        totals = []
+        for one in ones:
+            total = 1.0
+            for score, weight in self._scorers:
+                # Most weights are 1, and a power costs as much as a score.
+                total *= score(one, scene) if weight == 1.0 else score(one, scene) ** weight
+            totals.append(total)
+        return totals
+
+    def _cold_totals(self, ones: list[Candidate], totals: list[float]) -> list[float]:
+        """Return what the totals would be if nobody had anything of the prompt, but for a factor common to all."""
+        weight = self._settings.load_weight
         return [
-            float(math.prod([score(one, scene) ** weight for score, weight in self._scorers]))
-            for one in ones
+            total * (one.tokens / (one.tokens + one.saved_tokens)) ** weight
+            for one, total in zip(ones, totals, strict=True)
         ]
 
     def _best(self, totals: list[float]) -> list[int]:
@@ -224,9 +237,7 @@ class Router:
         best = self._best(totals)
         chosen = best[0] if len(best) == 1 else self._random.choice(best)
         reason = RouteReason.BEST if len(best) == 1 else RouteReason.TIE
-        if ones[chosen].saved_tokens and best != self._best(
-            self._totals([one.cold() for one in ones], now)
-        ):
+        if ones[chosen].saved_tokens and best != self._best(self._cold_totals(ones, totals)):
             reason = RouteReason.WARM
         return self._route(reason, ones[chosen], totals[chosen], considered=len(ones))
 

@@ -10,6 +10,7 @@ What lies in the store of a host (L3) is there for all its engines and outlives 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -106,11 +107,11 @@ class WarmthView:
     def beat(self, engine: EngineId, seq: int) -> bool:
         """Take the number in a heartbeat; return whether to ask for the whole now."""
         holding = self._engines.setdefault(engine, Holding())
+        if not seq:
+            holding.seq = max(0, holding.seq)  # it has told nothing yet, so nothing is missing
         is_new = holding.seq == _UNKNOWN and not holding.beat_seq
         is_behind = holding.seq < (seq if is_new else holding.beat_seq)
         holding.beat_seq = seq
-        if not seq:
-            holding.seq = max(0, holding.seq)
         if holding.wait_beats:
             holding.wait_beats -= 1
             return False
@@ -131,25 +132,17 @@ class WarmthView:
         if holding is None or not pieces:
             return NOTHING
         held, store = holding.pieces, self._stores.get(holding.store)
-        if pieces[0] not in held and (store is None or pieces[0] not in store):
-            return NOTHING
-        count, ends = 0, [0, 0, 0]
+        count = 0
         for piece in pieces:
-            tiers = held.get(piece, 0)
-            if tiers & WARM_L1:
-                tier = 0
-            elif tiers & WARM_L2:
-                tier = 1
-            elif store is not None and piece in store:
-                tier = 2
-            else:
+            if not held.get(piece, 0) & WARM_L1:
                 break
             count += 1
-            if not tier:
-                continue
-            ends[tier] += end_of(chain, count) - end_of(chain, count - 1)
-        total = end_of(chain, count)
-        return Found(total - ends[1] - ends[2], ends[1], ends[2], holding.is_guess)
+        l1_bytes = end_of(chain, count)
+        if count < len(pieces) and (store is not None or pieces[count] in held):
+            return _deeper(
+                chain, pieces[count:], holding, store, Found(l1_bytes, 0, 0, holding.is_guess)
+            )
+        return Found(l1_bytes, 0, 0, holding.is_guess) if count else NOTHING
 
     def _catch_up(self, holding: Holding) -> None:
         """Apply what is next, and drop what is over."""
@@ -182,3 +175,31 @@ class WarmthView:
                     store.popitem(last=False)
             elif before & WARM_L3:
                 store.pop(piece, None)
+
+
+def _deeper(
+    chain: Chain,
+    pieces: Sequence[int],
+    holding: Holding,
+    store: Container[int] | None,
+    found: Found,
+) -> Found:
+    """Go on with the pieces behind those of the first tier, from any tier."""
+    count = len(chain.hashes) // HASH_BYTES - len(pieces)
+    end = found.l1_bytes
+    tier_bytes = [end, 0, 0]
+    for piece in pieces:
+        tiers = holding.pieces.get(piece, 0)
+        if tiers & WARM_L1:
+            tier = 0
+        elif tiers & WARM_L2:
+            tier = 1
+        elif tiers & WARM_L3 or (store is not None and piece in store):
+            tier = 2
+        else:
+            break
+        count += 1
+        before, end = end, end_of(chain, count)
+        tier_bytes[tier] += end - before
+    l1_bytes, l2_bytes, l3_bytes = tier_bytes
+    return Found(l1_bytes, l2_bytes, l3_bytes, found.is_guess) if end else NOTHING
