@@ -26,6 +26,7 @@ from services.engine.adapters.grammar_check import GrammarCheck
 from services.engine.adapters.grammar_frames import Bounds, Built
 from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
+from services.engine.adapters.vllm_blocks import tells_blocks
 from services.engine.adapters.vllm_grammar import is_tried, key_of, load_compile, setup_of
 from services.engine.adapters.vllm_launch import start_async_llm
 from services.engine.adapters.vllm_load import StepStats, block_bytes_of, load_of
@@ -34,7 +35,7 @@ from services.engine.adapters.vllm_prompts import Prompts
 from services.engine.adapters.vllm_resume import behind, catch_up, check_prior
 from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal_of, room, seed_of
 from services.engine.adapters.vllm_shape import Shape, shape_of
-from services.engine.adapters.vllm_steps import step_gate
+from services.engine.adapters.vllm_steps import OURS, step_gate
 from services.engine.adapters.vllm_tools import ToolParser
 from services.engine.adapters.vllm_version import check_version
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
@@ -347,6 +348,7 @@ def _limits(settings: VllmSettings, config: Any, *, block_bytes: int) -> Limits:
         block_tokens=config.cache_config.block_size,
         block_bytes=block_bytes,
         resumes=True,
+        tells_blocks=tells_blocks(config) and config.scheduler_config.scheduler_cls in OURS,
     )
 
 

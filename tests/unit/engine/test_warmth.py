@@ -140,9 +140,7 @@ def test_of_a_long_prompt_some_blocks_are_named_and_pieces_follow_them():
     named, pieces = unpacked(told.hashes), unpacked(chain(text).hashes)
     blocks.apply(moved(WARM_L1, False, *named[len(named) // 2 :]))
     ends = ends_of(chain(text), len(pieces))
-    left = max(
-        end for piece, end in zip(pieces, ends, strict=True) if book.tiers(piece)
-    )
+    left = max(end for piece, end in zip(pieces, ends, strict=True) if book.tiers(piece))
     assert len(text) * 0.48 < left <= len(text) * 0.5
 
 

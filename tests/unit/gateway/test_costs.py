@@ -206,9 +206,7 @@ def test_gateways_that_all_know_the_same_do_not_herd(gateways, prompts):
         assert min(counts) > 0
 
 
-@given(
-    st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7), st.booleans()
-)
+@given(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7), st.booleans())
 def test_no_prefix_is_worth_more_than_its_tokens(l1, l2, l3, is_guess):
     found = Found(l1, l2, l3, is_guess)
 
