@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from services.gateway.routing import RoutingSettings
-from tests.support import warm_fleet
 from tests.support.warm_fleet import (
     COLD,
     Fleet,
@@ -68,9 +67,10 @@ def test_zones_keep_their_bytes_without_waiting_longer():
     assert warm.quantile(0.95) <= least.quantile(0.95)
 
 
-def test_warmth_that_is_lost_is_least_load_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(warm_fleet.SimEngine, "news", lambda _self: None)
-    blind = Fleet(engines=8, gateways=2, model=MODEL, settings=WARM).run(TRACE, routed)
+def test_warmth_that_is_lost_is_least_load_again():
+    fleet = Fleet(engines=8, gateways=2, model=MODEL, settings=WARM, hears=False)
+
+    blind = fleet.run(TRACE, routed)
 
     assert 0 == blind.warm
     assert blind.ttfts == played(routed, COLD).ttfts

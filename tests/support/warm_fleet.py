@@ -217,10 +217,13 @@ class Fleet:
         gateways: int = 1,
         zones: int = 1,
         far_s: float = 0.001,
+        hears: bool = True,
     ) -> None:
+        """`hears`: whether news of warmth arrive."""
         name = ["a", "b", "c", "d"]
         self.zones = zones
         self.far_s = far_s
+        self.hears = hears
         self.engines = [
             SimEngine(f"e{n}", model, name[n % zones] if zones > 1 else "") for n in range(engines)
         ]
@@ -274,7 +277,7 @@ class Fleet:
     def _tick(self, _now: float) -> None:
         for engine in self.engines:
             news = engine.news()
-            if news is not None:
+            if news is not None and self.hears:
                 for router in self.routers:
                     router.warmth.hear(news)
 

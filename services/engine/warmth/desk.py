@@ -57,11 +57,6 @@ class WarmthDesk:
     def __repr__(self) -> str:
         return f"<WarmthDesk seq={self.seq} {self._pieces!r} {self._blocks!r}>"
 
-    @property
-    def pieces(self) -> int:
-        """Pieces of prompts that are held."""
-        return len(self._pieces)
-
     def begin(self, *, tells_blocks: bool, pool_tokens: int, store: str = "") -> None:
         """Take what the backend can do, once it has started; `pool_tokens`: size of its pool, 0 where it is not known."""
         self._store = store
