@@ -36,6 +36,8 @@ TICK_S = 0.1
 BEAT_S = 0.5
 SERVICE = ServiceName("m")
 MAX_NEWS = 4096
+FAR_S = 0.001
+"""From one zone to another."""
 
 
 class Asked(NamedTuple):
@@ -216,13 +218,11 @@ class Fleet:
         settings: RoutingSettings,
         gateways: int = 1,
         zones: int = 1,
-        far_s: float = 0.001,
         hears: bool = True,
     ) -> None:
         """`hears`: whether news of warmth arrive."""
         name = ["a", "b", "c", "d"]
         self.zones = zones
-        self.far_s = far_s
         self.hears = hears
         self.engines = [
             SimEngine(f"e{n}", model, name[n % zones] if zones > 1 else "") for n in range(engines)
@@ -326,7 +326,7 @@ class Fleet:
         engine.computed(job)
         engine.computing = None
         far = engine.zone != self.gateway_zones[_spread(job.asked.session, len(self.routers))]
-        self.ttfts.append(now - job.arrived + (2 * self.far_s if far else 0.0))
+        self.ttfts.append(now - job.arrived + (2 * FAR_S if far else 0.0))
         job.first_at = now
         engine.decoding[id(job)] = job
         self._at(
