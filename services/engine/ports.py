@@ -70,7 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
     """Whether jobs may have `prior`."""
     tells_blocks: bool = False
-    """Whether its steps say which blocks are there (`Step.kv`); one that caches no prefixes tells of none."""
+    """Whether its steps say which blocks are there (`Step.blocks`); one that caches no prefixes tells of none."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

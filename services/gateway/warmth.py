@@ -23,6 +23,8 @@ MAX_EARLY = 64
 """News of one engine that wait for those before them; more, and the whole is asked for anyway."""
 MAX_PIECES = 1 << 17
 """Of one engine or store; an engine sends far fewer (`warmth.max_pieces`)."""
+MAX_STORES = 64
+"""Stores that are remembered without an engine that reads from them; one may come back."""
 ASK_AGAIN_BEATS = 4
 """Heartbeats to wait for an answer before asking again: 2 s."""
 _UNKNOWN = -1
@@ -73,7 +75,7 @@ class WarmthView:
 
     def __init__(self) -> None:
         self._engines: dict[EngineId, Holding] = {}
-        self._stores: dict[str, OrderedDict[int, None]] = {}
+        self._stores: OrderedDict[str, OrderedDict[int, None]] = OrderedDict()
 
     @override
     def __repr__(self) -> str:
@@ -120,11 +122,12 @@ class WarmthView:
         return is_behind
 
     def forget(self, engine: EngineId) -> None:
-        """Forget an engine that is gone; what it put into a store is still there while others use that."""
-        holding = self._engines.pop(engine, None)
-        store = "" if holding is None else holding.store
-        if store and all(other.store != store for other in self._engines.values()):
-            self._stores.pop(store, None)
+        """Forget an engine that is gone; what it put into a store is still there, for others and for the next one on its host."""
+        self._engines.pop(engine, None)
+        used = {holding.store for holding in self._engines.values()}
+        idle = [store for store in self._stores if store not in used]
+        for store in idle[: max(0, len(idle) - MAX_STORES)]:
+            del self._stores[store]
 
     def found(self, engine: EngineId, chain: Chain, pieces: tuple[int, ...]) -> Found:
         """Return how much of a prompt an engine has; `pieces` are the chain's, unpacked once for all engines."""
@@ -160,6 +163,12 @@ class WarmthView:
         pieces = holding.pieces
         # A message that is cut short or padded says nothing of what has no pair.
         count = min(len(said.hashes) // HASH_BYTES, len(said.tiers))
+        if store is None and not pieces and all(said.tiers):
+            # The usual whole, a few milliseconds sooner.
+            pieces.update(
+                zip(unpacked(said.hashes)[: min(count, MAX_PIECES)], said.tiers, strict=False)
+            )
+            return
         for piece, tiers in zip(unpacked(said.hashes)[:count], said.tiers, strict=False):
             before = pieces.get(piece, 0)
             if tiers and (before or len(pieces) < MAX_PIECES):

@@ -45,12 +45,12 @@ def prompt(first: int, length: int) -> list[int]:
 
 
 def named(step: Step) -> list[int]:
-    assert step.kv is not None
-    return [name for told in step.kv.prompts for name in unpacked(told.hashes)]
+    assert step.blocks is not None
+    return [name for told in step.blocks.prompts for name in unpacked(told.hashes)]
 
 
 def gone(step: Step) -> set[int]:
-    moved = step.kv.moved if step.kv is not None else []
+    moved = step.blocks.moved if step.blocks is not None else []
     assert all(each.tier == WARM_L1 and not each.is_there for each in moved)
     return {name for each in moved for name in unpacked(each.hashes)}
 
@@ -69,10 +69,10 @@ def test_a_prompts_blocks_are_told_when_it_is_computed(model, is_async):
 
     first, second, third = core.step(), core.step(), core.step()
 
-    assert first.kv is None
-    assert third.kv is None
-    assert second.kv is not None
-    (told,) = second.kv.prompts
+    assert first.blocks is None
+    assert third.blocks is None
+    assert second.blocks is not None
+    (told,) = second.blocks.prompts
     assert ("a", 100, BLOCK) == (told.ref, told.tokens, told.every)
     assert 6 == len(named(second)) == len(cached_in_pool(core, named(second)))
 
@@ -118,10 +118,10 @@ def test_a_book_never_has_what_the_pool_has_not(model, is_async):
         chain = chain_of(TokensPrompt(token_ids=ids), 1)
         for _ in range(8):
             step = core.step()
-            if step.kv is not None:
-                blocks.apply(step.kv)
+            if step.blocks is not None:
+                blocks.apply(step.blocks)
                 names += named(step)
-                for told in step.kv.prompts:
+                for told in step.blocks.prompts:
                     blocks.prompt(chain, told)
         held = {blocks._block_of[piece] for piece in book._tiers}
         assert held <= cached_in_pool(core, names)
@@ -138,8 +138,8 @@ def test_a_cleared_pool_is_told(model, is_async):
 
     step = core.step()
 
-    assert step.kv is not None
-    assert step.kv.is_cleared
+    assert step.blocks is not None
+    assert step.blocks.is_cleared
     assert 3 == len(named(step))
 
 
@@ -168,10 +168,10 @@ def test_a_connectors_tiers_are_told(model, is_async):
     core.begin()
     step = core.step(loaded=["a"])
 
-    assert step.kv is not None
+    assert step.blocks is not None
     names = tuple(name_of(each) for each in hashes)
     assert [(WARM_L2, True, names), (WARM_L3, True, names), (WARM_L2, False, names[:1])] == [
-        (each.tier, each.is_there, unpacked(each.hashes)) for each in step.kv.moved
+        (each.tier, each.is_there, unpacked(each.hashes)) for each in step.blocks.moved
     ]
 
 

@@ -35,10 +35,10 @@ class Ear:
 
     def hear(self, step: Step) -> None:
         """Take the record of a step; the only prompt under way is that of `chain`."""
-        if step.kv is None:
+        if step.blocks is None:
             return
-        self.blocks.apply(step.kv)
-        for told in step.kv.prompts:
+        self.blocks.apply(step.blocks)
+        for told in step.blocks.prompts:
             if self.chain is not None:
                 self.blocks.prompt(self.chain, told)
 

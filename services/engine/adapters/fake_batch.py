@@ -256,7 +256,7 @@ class Batch:
             mode="FAKE/eager",
             free_blocks=self._free_blocks,
             total_blocks=self._settings.total_blocks,
-            kv=None if self._cache is None else self._cache.news(),
+            blocks=None if self._cache is None else self._cache.news(),
         )
 
     def end_step(self, sink: Sink, tell: Tell = lambda _task, _is_last: None) -> None:

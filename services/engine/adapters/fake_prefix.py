@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 from xxhash import xxh3_64_intdigest
 
-from services.engine.warmth.blocks import KvNews, Moved, prompt_blocks
+from services.engine.warmth.blocks import BlockNews, Moved, prompt_blocks
 from shared.messages import WARM_L1, Prompt
 from shared.prefixes import canonical, packed
 
@@ -83,7 +83,7 @@ class PrefixCache:
         if gone:
             self._moved.append(Moved(WARM_L1, False, packed(gone)))
 
-    def news(self) -> KvNews | None:
+    def news(self) -> BlockNews | None:
         """Return what happened since the last call."""
         if not self._moved and not self._prompts:
             return None
@@ -91,6 +91,8 @@ class PrefixCache:
             prompt_blocks(key, tokens=tokens, block_tokens=self._block_tokens, hashes=hashes)
             for key, tokens, hashes in self._prompts
         ]
-        news = KvNews(moved=self._moved, prompts=[prompt for prompt in told if prompt is not None])
+        news = BlockNews(
+            moved=self._moved, prompts=[prompt for prompt in told if prompt is not None]
+        )
         self._moved, self._prompts = [], []
         return news

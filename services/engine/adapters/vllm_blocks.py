@@ -21,7 +21,7 @@ from vllm.distributed.kv_events import (
     EventPublisher,
 )
 
-from services.engine.warmth.blocks import KvNews, Moved, PromptBlocks, prompt_blocks
+from services.engine.warmth.blocks import BlockNews, Moved, PromptBlocks, prompt_blocks
 from shared.messages import WARM_L1, WARM_L2, WARM_L3
 from shared.prefixes import HASH_BYTES, packed
 
@@ -90,11 +90,11 @@ class EventTee(EventPublisher):
         """Return that of what is behind."""
         return self._behind.get_publisher_config()
 
-    def put_into(self, news: KvNews | None) -> KvNews | None:
+    def put_into(self, news: BlockNews | None) -> BlockNews | None:
         """Return the news of a step with what moved until now; none where there is nothing."""
         if not self._runs and not self._is_cleared:
             return news
-        news = news or KvNews()
+        news = news or BlockNews()
         news.moved = [Moved(tier, is_there, packed(names)) for tier, is_there, names in self._runs]
         news.is_cleared = self._is_cleared
         self._runs, self._is_cleared = [], False

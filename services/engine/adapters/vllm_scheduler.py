@@ -22,7 +22,7 @@ from vllm.v1.metrics.stats import KV_FETCH_COMPLETED_WAITING, KV_FETCH_IN_PROGRE
 from services.engine.adapters.vllm_blocks import EventTee, blocks_of
 from services.engine.pool_scan import PoolScan
 from services.engine.steps.step import Draft, Held, Prefill, Step
-from services.engine.warmth.blocks import KvNews, PromptBlocks
+from services.engine.warmth.blocks import BlockNews, PromptBlocks
 
 KEY = "headrace"
 """Name of the record among the statistics of KV connectors."""
@@ -137,7 +137,7 @@ class StepFacts:
             prefills = [self._prefill(ref, scheduled[ref]) for ref in refs if ref in scheduled]
             facts["prefills"] = prefills
             if self._prompts:
-                facts["kv"], self._prompts = KvNews(prompts=self._prompts), []
+                facts["blocks"], self._prompts = BlockNews(prompts=self._prompts), []
             facts["decodes"] -= len(prefills)
         if len(scheduled) < len(self.running):  # type: ignore[attr-defined]
             facts["unscheduled"] = self._unscheduled(scheduled)
@@ -213,7 +213,7 @@ class StepFacts:
             step.free_runs, step.largest_free_run = runs.runs, runs.largest
         if graph is not None:
             step.mode = KINDS.get(graph.runtime_mode.rpartition(".")[2], graph.runtime_mode)
-        step.kv = self._tee.put_into(step.kv)
+        step.blocks = self._tee.put_into(step.blocks)
         if self._loaded:
             step.loaded, self._loaded = self._loaded, []
         if self._held:

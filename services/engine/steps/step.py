@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from services.engine.steps.blame import NOTABLE
-from services.engine.warmth.blocks import KvNews
+from services.engine.warmth.blocks import BlockNews
 from shared.ids import RequestId
 
 
@@ -75,7 +75,7 @@ class Step(msgspec.Struct, array_like=True):
     """Runs of adjacent free blocks, of the last look at the whole pool; none: not known."""
     largest_free_run: int | None = None
     """Blocks of the longest of them."""
-    kv: KvNews | None = None
+    blocks: BlockNews | None = None
     """Blocks that came or went, and prompts whose blocks are all there; only of backends that tell (`Limits.tells_blocks`)."""
 
 

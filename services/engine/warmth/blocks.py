@@ -33,7 +33,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
     hashes: bytes
 
 
-class KvNews(msgspec.Struct, array_like=True):
+class BlockNews(msgspec.Struct, array_like=True):
     """All of one step. The moves came first, in this order: a prompt's blocks cannot go while it runs."""
 
     moved: list[Moved] = []

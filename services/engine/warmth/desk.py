@@ -46,6 +46,8 @@ class WarmthDesk:
         self._pieces = PieceBook(settings.max_pieces)
         self._blocks = BlockMap(self._pieces)
         self._guess: GuessPool | None = None
+        self._whole: WarmthWhole | None = None
+        """The last answer: ten milliseconds of work that gateways which missed the same news share."""
         self.seq = 0
         """Number of the last news."""
         self._log = logs.get("engine").bind(engine=engine)
@@ -72,7 +74,7 @@ class WarmthDesk:
 
     def publish(self) -> None:
         """Send what is new since the last time, if anything is."""
-        if not self._pieces.has_news:
+        if not self._pieces.has_news and not self._must_name_store:
             return
         hashes, tiers = self._pieces.news(MAX_NEWS)
         self.seq += 1
@@ -94,8 +96,10 @@ class WarmthDesk:
 
     async def on_query(self, _query: WarmthQuery) -> WarmthWhole:
         """Return all that is held, as of the last news."""
+        if self._whole is not None and self._whole.seq == self.seq:
+            return self._whole
         hashes, tiers = self._pieces.whole()
-        return WarmthWhole(
+        self._whole = WarmthWhole(
             engine=self._engine,
             seq=self.seq,
             hashes=hashes,
@@ -103,9 +107,15 @@ class WarmthDesk:
             store=self._store,
             is_guess=self._guess is not None,
         )
+        return self._whole
+
+    @property
+    def _must_name_store(self) -> bool:
+        """Whether the gateways do not know yet which store this engine reads from: others may have filled it."""
+        return not self.seq and bool(self._store) and self._settings.enabled
 
     def _on_step(self, step: Step) -> None:
-        news = step.kv
+        news = step.blocks
         if news is None:
             return
         self._blocks.apply(news)

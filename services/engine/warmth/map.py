@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from typing_extensions import override
 
-from services.engine.warmth.blocks import KvNews, Moved, PromptBlocks
+from services.engine.warmth.blocks import BlockNews, Moved, PromptBlocks
 from services.engine.warmth.pieces import PieceBook
 from shared.messages import WARM_L1, Chain
 from shared.prefixes import ends_of, unpacked
@@ -52,7 +52,7 @@ class BlockMap:
             self._book.put(piece, WARM_L1 | self._lower.get(block, 0))
         self._untie(self._book.trim())
 
-    def apply(self, news: KvNews) -> None:
+    def apply(self, news: BlockNews) -> None:
         """Take what a step says of blocks, its prompts left out."""
         if news.is_cleared:
             self.clear(WARM_L1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.engine.warmth.blocks import MAX_NAMED, KvNews, Moved, PromptBlocks, prompt_blocks
+from services.engine.warmth.blocks import MAX_NAMED, BlockNews, Moved, PromptBlocks, prompt_blocks
 from services.engine.warmth.guess import GuessPool
 from services.engine.warmth.map import BlockMap
 from services.engine.warmth.pieces import PieceBook
@@ -42,8 +42,8 @@ def desk(max_pieces: int = 1000, **options) -> tuple[PieceBook, BlockMap]:
     return book, BlockMap(book, **options)
 
 
-def moved(tier: int, is_there: bool, *blocks: int) -> KvNews:
-    return KvNews(moved=[Moved(tier, is_there, packed(blocks))])
+def moved(tier: int, is_there: bool, *blocks: int) -> BlockNews:
+    return BlockNews(moved=[Moved(tier, is_there, packed(blocks))])
 
 
 def test_all_pieces_of_a_computed_prompt_are_told_once():
@@ -87,7 +87,7 @@ def test_lower_tiers_keep_what_the_pool_loses(tier):
     assert WARM_L1 | tier == book.tiers(pieces[0])
     assert WARM_L1 == book.tiers(pieces[-1])
 
-    blocks.apply(KvNews(is_cleared=True))
+    blocks.apply(BlockNews(is_cleared=True))
 
     assert tier == book.tiers(pieces[0])
     assert 0 == book.tiers(pieces[-1])
@@ -215,7 +215,7 @@ class Held(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.pool.clear()
-        self.blocks.apply(KvNews(is_cleared=True))
+        self.blocks.apply(BlockNews(is_cleared=True))
 
     @rule(most=st.integers(1, 30))
     def tell(self, most: int) -> None:

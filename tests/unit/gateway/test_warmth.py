@@ -5,12 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.warmth import ASK_AGAIN_BEATS, MAX_EARLY, NOTHING, Found, WarmthView
+from services.gateway.warmth import (
+    ASK_AGAIN_BEATS,
+    MAX_EARLY,
+    MAX_STORES,
+    NOTHING,
+    Found,
+    WarmthView,
+)
 from shared.ids import EngineId, ServiceName
 from shared.messages import WARM_L1, WARM_L2, WARM_L3, Warmth, WarmthWhole
 from shared.prefixes import chain_of_text, packed, unpacked
 
-A, B = EngineId("ea"), EngineId("eb")
+A, B, C = EngineId("ea"), EngineId("eb"), EngineId("ec")
 CHAIN = chain_of_text(b"0123456789" * 400, seed=1)
 PIECES = unpacked(CHAIN.hashes)
 
@@ -85,9 +92,22 @@ def test_l3_is_shared_by_the_engines_of_a_store_and_outlives_them():
     assert Found(0, 0, len(PIECES) * 256) == found(view, B)
 
     view.forget(B)
-    assert not view.beat(B, 0)
-    view.hear(news(1, {7: WARM_L1}, engine=B, store="s"))
     assert NOTHING == found(view, B)
+    assert not view.beat(C, 0)
+    view.hear(news(1, {}, engine=C, store="s"))
+    assert Found(0, 0, len(PIECES) * 256) == found(view, C)
+
+
+def test_stores_that_nobody_reads_from_are_remembered_up_to_a_bound():
+    view = WarmthView()
+    for number in range(3 * MAX_STORES):
+        engine = EngineId(f"e{number}")
+        view.beat(engine, 0)
+        view.hear(news(1, {number: WARM_L3}, engine=engine, store=f"s{number}"))
+        view.forget(engine)
+
+    assert MAX_STORES == len(view._stores)
+    assert f"s{3 * MAX_STORES - 1}" in view._stores
 
 
 def test_what_is_dropped_from_a_store_is_dropped_for_all():
