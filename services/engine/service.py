@@ -199,6 +199,7 @@ class EngineService:
         self._warmth.begin(
             tells_blocks=limits.tells_blocks,
             pool_tokens=limits.total_blocks * limits.block_tokens,
+            store=limits.store,
         )
         self._health.move(HealthState.READY)
         self._send_heartbeat()

@@ -146,6 +146,11 @@ class Placement:
         except BusError as error:
             settle(error)
 
+    def begun(self, part: Part) -> None:
+        """Note the first delta of a part at its engine."""
+        if part.stream is not None and part.engine is not None:
+            self._book.account(part.engine).begun(part.stream)
+
     def leave(self, part: Part, *, cancel: bool, blame: float = 0.0) -> None:
         """Close the stream of a part, if it has one, and settle the books."""
         stream, engine = part.stream, part.engine
@@ -187,12 +192,17 @@ class Placement:
         beat = self._engines.beat_of(part.call.call.model, engine)
         is_same_clock = beat is not None and beat.boot == self._boot != ""
         stay = Stay(engine, beat, self._stamp(), "", is_same_clock, account.least_trip_us)
-        work_tokens, route = part.work_tokens, part.stays.route
+        saved_tokens, route = 0, part.stays.route
         if route is not None and route.engine == engine:
             stay.route, stay.expected_cached_tokens = route.reason, route.cached_tokens
-            work_tokens = max(1, work_tokens - route.saved_tokens)
+            saved_tokens = route.saved_tokens
         part.begin_attempt(stream, stay)
-        account.sent(stream, work_tokens=work_tokens, choices=part.call.call.sampling.n)
+        account.sent(
+            stream,
+            work_tokens=part.work_tokens,
+            saved_tokens=saved_tokens,
+            choices=part.call.call.sampling.n,
+        )
         self._at.setdefault(engine, set()).add(part)
         self._by_stream[stream] = part
         return stream

@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from services.engine.adapters.fake import FakeEngine
+from services.engine.adapters.fake_batch import Batch
 from services.engine.ports import Limits, Sink
+from services.engine.steps.step import Step
+from services.engine.warmth.blocks import Moved
 from shared.ids import EngineId
 from shared.membus import Faults, set_faults
-from shared.messages import Ledger, Warmth, WarmthQuery
+from shared.messages import WARM_L3, Ledger, Warmth, WarmthQuery
 from tests.support.gateway_world import SERVICE, EngineHandle, GatewayWorld, Recorder, call, play
 
 ENGINE = {"caches_prefixes": True, "step_s": 0.01, "max_streams": 16, "total_blocks": 4096}
@@ -235,6 +238,79 @@ def test_a_hot_prefix_spreads_when_one_engine_cannot_carry_it():
         assert 48 == sum(counts)
         assert max(counts) <= 24, counts
         assert min(counts) >= 8, counts
+
+    play(scenario)
+
+
+class StoringBatch(Batch):
+    """Each block of a prompt is also on disk."""
+
+    def facts(self, number: int, *, began_at: float, ended_at: float) -> Step:
+        step = super().facts(number, began_at=began_at, ended_at=ended_at)
+        if step.blocks is not None:
+            step.blocks.moved += [Moved(WARM_L3, True, p.hashes) for p in step.blocks.prompts]
+        return step
+
+
+class Storing(FakeEngine):
+    """An engine with a store, of which it says all that there is to say."""
+
+    store = "host-1"
+
+    async def start(self, sink: Sink) -> Limits:
+        self._batch = StoringBatch(self._settings)
+        return msgspec.structs.replace(await super().start(sink), store=self.store)
+
+
+class Elsewhere(Storing):
+    """On another host."""
+
+    store = "host-2"
+
+
+def test_what_a_dead_engine_put_into_the_store_is_expected_at_its_neighbour():
+    async def scenario(world: GatewayWorld) -> None:
+        await fleet(world, engines=2, make=Storing)
+        await world.add_engine(**ENGINE, make=Elsewhere)
+        await world.add_engine(**ENGINE, make=Elsewhere)
+        await asyncio.sleep(11.0)
+        for number in range(12):  # until one began at a storing engine of host 1
+            talk = Talk(world, f"t{number}")
+            await talk.turn()
+            first = next(e for e in world.engines if e.service._engine == talk.engines[0])
+            if first.backend.store == "host-1":
+                break
+        await asyncio.sleep(PAUSE_S)
+        neighbour = next(
+            engine.service._engine
+            for engine in world.engines
+            if engine is not first and engine.backend.store == "host-1"
+        )
+
+        first.kill()
+        await asyncio.sleep(5.0)
+        await talk.turn()
+
+        assert neighbour == talk.engines[-1]
+        assert talk.ledgers[-1].route == "warm"
+        assert talk.ledgers[-1].expected_cached_tokens > 0
+        first.bury()
+
+    play(scenario)
+
+
+def test_the_next_turn_may_follow_at_once():
+    """As agents do: the last report of the warm engine still has the turn before in it, which is over."""
+
+    async def scenario(world: GatewayWorld) -> None:
+        await fleet(world)
+        talk = Talk(world, "it")
+
+        for _ in range(20):
+            await talk.turn()
+            await asyncio.sleep(0.12)  # news leave each 0.1 s
+
+        assert 1 == len(set(talk.engines))
 
     play(scenario)
 

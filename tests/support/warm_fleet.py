@@ -124,6 +124,7 @@ class Job:
         self.full = asked.blocks[: asked.prompt_tokens // BLOCK_TOKENS]
         self.held = 0
         self.first_at = 0.0
+        self.on_first: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
 
 
@@ -296,10 +297,11 @@ class Fleet:
         account = self.routers[gateway].book.account(engine.engine)
         stream = StreamNo(next(self._streams))
         work = asked.prompt_tokens + ASSUMED_ANSWER
-        account.sent(stream, work_tokens=work - self._saved, choices=1)
+        account.sent(stream, work_tokens=work, saved_tokens=self._saved, choices=1)
         account.answered(stream)
         job = Job(asked, chain, now)
         unused = ASSUMED_ANSWER - asked.answer_tokens
+        job.on_first = lambda: account.begun(stream)
         job.on_end = lambda: account.ended(stream, unused_tokens=unused)
         engine.queue.append(job)
         self._go_on(engine, now)
@@ -328,6 +330,7 @@ class Fleet:
         far = engine.zone != self.gateway_zones[_spread(job.asked.session, len(self.routers))]
         self.ttfts.append(now - job.arrived + (2 * FAR_S if far else 0.0))
         job.first_at = now
+        job.on_first()
         engine.decoding[id(job)] = job
         self._at(
             now + job.asked.answer_tokens * engine.model.token_s,
