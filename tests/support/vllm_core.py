@@ -34,8 +34,8 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from vllm.v1.structured_output import StructuredOutputManager
 
-from services.engine.adapters.vllm_blocks import events_config
 from services.engine.adapters.vllm_scheduler import KEY, AsyncStepScheduler, StepScheduler
+from services.engine.adapters.vllm_warmth import events_config
 from services.engine.steps.step import Step
 
 BLOCK = 16

@@ -15,8 +15,8 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import CpuArchEnum, current_platform
 
 from services.engine.adapters import vllm_executor, vllm_worker
-from services.engine.adapters.vllm_blocks import events_config
 from services.engine.adapters.vllm_scheduler import scheduler_name
+from services.engine.adapters.vllm_warmth import events_config
 from services.engine.ports import EngineFailedError
 from services.engine.settings import VllmSettings
 

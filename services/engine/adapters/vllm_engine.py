@@ -26,7 +26,6 @@ from services.engine.adapters.grammar_check import GrammarCheck
 from services.engine.adapters.grammar_frames import Bounds, Built
 from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
-from services.engine.adapters.vllm_blocks import tells_blocks
 from services.engine.adapters.vllm_grammar import is_tried, key_of, load_compile, setup_of
 from services.engine.adapters.vllm_launch import start_async_llm
 from services.engine.adapters.vllm_load import StepStats, block_bytes_of, load_of
@@ -38,6 +37,7 @@ from services.engine.adapters.vllm_shape import Shape, shape_of
 from services.engine.adapters.vllm_steps import OURS, step_gate
 from services.engine.adapters.vllm_tools import ToolParser
 from services.engine.adapters.vllm_version import check_version
+from services.engine.adapters.vllm_warmth import tells_blocks
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
 from services.engine.settings import VllmSettings
 from services.engine.stepbook import StepBook

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import KV_FETCH_COMPLETED_WAITING, KV_FETCH_IN_PROGRESS
 
-from services.engine.adapters.vllm_blocks import EventTee, blocks_of
+from services.engine.adapters.vllm_warmth import EventTee, blocks_of
 from services.engine.pool_scan import PoolScan
 from services.engine.steps.step import Draft, Held, Prefill, Step
 from services.engine.warmth.blocks import BlockNews, PromptBlocks

@@ -195,7 +195,7 @@ def test_gateways_do_not_herd_on_the_idle_engine_between_two_beats():
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("sent", "answered", "ended", "beat")),
+        st.sampled_from(("sent", "answered", "begun", "ended", "beat")),
         st.integers(1, 6),
         st.integers(0, 1000),
     ),
@@ -213,6 +213,8 @@ def test_the_book_is_never_negative_and_empty_after_the_last_stream(steps):
             account.sent(StreamNo(no), work_tokens=tokens, choices=2)
         elif what == "answered":
             account.answered(StreamNo(no))
+        elif what == "begun":
+            account.begun(StreamNo(no))
         elif what == "ended":
             opened.discard(no)
             account.ended(StreamNo(no), unused_tokens=tokens)

@@ -24,7 +24,7 @@ from vllm.distributed.kv_events import (  # noqa: E402 - as above
     EventPublisher,
 )
 
-from services.engine.adapters.vllm_blocks import EventTee, name_of  # noqa: E402
+from services.engine.adapters.vllm_warmth import EventTee, name_of  # noqa: E402
 from tests.support.vllm_core import BLOCK, Core, tiny_model  # noqa: E402 - vLLM is imported above
 
 
