@@ -71,6 +71,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a block over all layers; 0: not known."""
     resumes: bool = False
     """Whether jobs may have `prior`."""
+    store: str = ""
+    """Names the store that its third tier reads from, the same for all engines that find the same blocks there; empty: there is none."""
+    tells_blocks: bool = False
+    """Whether its steps say which blocks are there (`Step.blocks`); one that caches no prefixes tells of none."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

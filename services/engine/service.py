@@ -30,6 +30,7 @@ from services.engine.stages import StageDesk
 from services.engine.step_counts import StepCounts
 from services.engine.streams import Stream, Streams, is_last, key_of
 from services.engine.under_way import under_way
+from services.engine.warmth.desk import WarmthDesk
 from shared import logs
 from shared.blackbox.layout import Request
 from shared.boot import boot_id
@@ -40,6 +41,7 @@ from shared.ids import EngineId
 from shared.messages import (
     GATEWAY_GONE_S,
     HEARTBEAT_S,
+    Accepted,
     Cancel,
     EngineHeartbeat,
     EngineState,
@@ -51,6 +53,7 @@ from shared.messages import (
     StepQuery,
     StreamError,
     Submit,
+    WarmthQuery,
 )
 from shared.runtime import Runtime
 
@@ -91,6 +94,14 @@ class EngineService:
         self.book = backend.book
         """Has each step of the backend, for who listens to them."""
         self._stages = StageDesk(bus, backend.book, service=settings.service, engine=engine)
+        self._warmth = WarmthDesk(
+            bus,
+            backend.book,
+            self._streams,
+            settings.warmth,
+            service=settings.service,
+            engine=engine,
+        )
         steps = StepCounts()
         backend.book.listeners.append(steps.step)
         self.snapshot = Snapshot(
@@ -152,6 +163,7 @@ class EngineService:
             promised_blocks=load.promised_blocks,
             reserved_blocks=load.reserved_blocks,
             waiting_for_blocks=load.blocked,
+            warmth_seq=self._warmth.seq,
         )
 
     def under_way(self) -> list[Request]:
@@ -165,6 +177,7 @@ class EngineService:
         await serve(Submit, self._on_submit, max_pending=MAX_PENDING_SUBMITS, engine=engine)
         await serve(Resend, self._on_resend, engine=engine)
         await serve(StepQuery, self._stages.on_query, engine=engine)
+        await serve(WarmthQuery, self._warmth.on_query, engine=engine)
         await subscribe(Cancel, self._on_cancel, engine=engine)
         await subscribe(GatewayHeartbeat, self._on_gateway_heartbeat)
 
@@ -187,6 +200,12 @@ class EngineService:
             stopping.cancel()
         if runtime.stop.is_set():
             return False
+        limits = self._limits
+        self._warmth.begin(
+            tells_blocks=limits.tells_blocks,
+            pool_tokens=limits.total_blocks * limits.block_tokens,
+            store=limits.store,
+        )
         self._health.move(HealthState.READY)
         self._send_heartbeat()
         started_s = round(self._loop.time() - began_at, 3)
@@ -240,7 +259,10 @@ class EngineService:
 
     async def _on_submit(self, submit: Submit) -> Answer:
         self._gateways.heard(submit.gateway)
-        return await self._intake.answer(submit, self._limits, self._why_not(submit))
+        answer = await self._intake.answer(submit, self._limits, self._why_not(submit))
+        if isinstance(answer, Accepted):
+            self._warmth.accepted(submit.chain, answer.prompt_tokens)
+        return answer
 
     def _on_cancel(self, cancel: Cancel) -> None:
         self._gateways.heard(cancel.gateway)
@@ -347,6 +369,7 @@ class EngineService:
             if orphans:
                 self._log.warning("gateway_gone", gateway=gateway, streams=len(orphans))
         self._stages.publish()
+        self._warmth.publish()
         self._streams.forget_old(now)
         self._intake.forget_old(now)
 

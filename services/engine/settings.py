@@ -88,6 +88,8 @@ class FakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Time that rendering and tokenizing a prompt takes."""
     answer_tokens: int = 64
     """Length of an answer that ends by itself, on average."""
+    caches_prefixes: bool = False
+    """Prompts that begin as an earlier one did find its blocks while they are in the pool, and are computed from there on."""
     stamp: bool = False
     """Token text is `T%016d ` with the monotonic clock in ns: benchmarks read the latency from it."""
 
@@ -139,6 +141,18 @@ class BlackBoxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Where what dead engines left in `folder` is put at the start; empty: whoever starts the engines does that (`headrace up`)."""
 
 
+class WarmthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Telling gateways which beginnings of prompts are held here: see docs/how-to/where-a-prompt-goes.md."""
+
+    enabled: bool = True
+    """Whether anything is told; without it this engine is chosen by its load alone."""
+    max_pieces: int = 32_768
+    """Pieces of prompts that are remembered; those used longest ago go first. A piece is 256 bytes of text or more. It takes about 370
+    bytes of memory here, and 80 at each gateway."""
+    guess_tokens: int = 100_000
+    """Size of the pool of a backend that tells neither it nor what is in it."""
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine process."""
 
@@ -165,6 +179,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_bytes: int = 512 << 10
     """Bound of one token message, below the 1 MiB of a bus with NATS's defaults; more deltas are split."""
     ring: RingSettings = RingSettings()
+    warmth: WarmthSettings = WarmthSettings()
     blackbox: BlackBoxSettings = BlackBoxSettings()
     vllm: VllmSettings = VllmSettings()
     fake: FakeSettings = FakeSettings()

@@ -111,6 +111,11 @@ class StepBook:
         if account is not None:
             self._charging.shift(account, ENGINE_STAGES.index(stage), us_of(at))
 
+    def key_of(self, ref: str) -> str | None:
+        """Return the stream that a choice belongs to; none for one that is unknown, or over."""
+        choice = self._choices.get(ref)
+        return None if choice is None else choice.account.key
+
     def end_choice(self, ref: str) -> None:
         """Note that the last step made the last token of a choice. An unknown one changes nothing."""
         self._catch_up()

@@ -38,6 +38,7 @@ class Stream:
     """One stream that is being answered."""
 
     __slots__ = (
+        "chain",
         "deadline_at",
         "gateway",
         "is_finished",
@@ -60,6 +61,7 @@ class Stream:
         self.no = submit.stream
         self.request = submit.request
         self.trace = submit.trace
+        self.chain = submit.chain
         self.phase = Phase.SUBMITTING
         self.deadline_at = now + submit.deadline_s
         self.prompt_tokens = 0

@@ -313,6 +313,7 @@ class Calls:
         running = part.call
         part.has_begun = True
         part.stays.answered(now)
+        self._placement.begun(part)
         self._silent.discard(part)
         if running.first_at is None:
             running.first_at = now

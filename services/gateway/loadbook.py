@@ -16,18 +16,27 @@ from shared.messages import EngineHeartbeat, EngineState
 class Held:
     """What one stream of ours holds at an engine."""
 
-    __slots__ = ("answered", "choices", "work_tokens")
+    __slots__ = ("answered", "begun_beats", "choices", "saved_tokens", "work_tokens")
 
-    def __init__(self, *, work_tokens: int, choices: int) -> None:
+    def __init__(self, *, work_tokens: int, saved_tokens: int, choices: int) -> None:
         self.work_tokens = work_tokens
+        self.saved_tokens = saved_tokens
         self.choices = choices
         self.answered = False
+        self.begun_beats = -1
+        """Heartbeats heard before its first delta came; -1: none came."""
+
+    @property
+    def net_tokens(self) -> int:
+        """What it is expected to make the engine do."""
+        return max(1, self.work_tokens - self.saved_tokens)
 
 
 class Account:
     """The load of one engine as this gateway sees it."""
 
     __slots__ = (
+        "_beats",
         "_ended_tokens",
         "_held",
         "_reported_tokens",
@@ -46,6 +55,7 @@ class Account:
         self._unseen_tokens = 0
         self._reported_tokens = 0
         self._ended_tokens = 0
+        self._beats = 0
         self.own_choices = 0
         self.others_choices = 0
         """Choices of other gateways, as of the last heartbeat."""
@@ -66,21 +76,25 @@ class Account:
 
     def observe(self, beat: EngineHeartbeat, *, now: float) -> None:
         """Take the engine's own figures; what it has answered is in them, what is on its way is not."""
+        self._beats += 1
         self._reported_tokens = beat.outstanding_tokens
         self._ended_tokens = 0
         self._unseen = {stream for stream in self._unseen if not self._held[stream].answered}
-        self._unseen_tokens = sum(self._held[stream].work_tokens for stream in self._unseen)
+        self._unseen_tokens = sum(self._held[stream].net_tokens for stream in self._unseen)
         self.others_choices = max(0, beat.running + beat.waiting - self.own_choices)
         if beat.state is not EngineState.READY:
             self.ready_since = None
         elif self.ready_since is None:
             self.ready_since = now
 
-    def sent(self, stream: StreamNo, *, work_tokens: int, choices: int) -> None:
-        """Count a submit that leaves now."""
-        self._held[stream] = Held(work_tokens=work_tokens, choices=choices)
+    def sent(
+        self, stream: StreamNo, *, work_tokens: int, choices: int, saved_tokens: int = 0
+    ) -> None:
+        """Count a submit that leaves now; `saved_tokens`: work that the engine is expected to have done before."""
+        held = Held(work_tokens=work_tokens, saved_tokens=saved_tokens, choices=choices)
+        self._held[stream] = held
         self._unseen.add(stream)
-        self._unseen_tokens += work_tokens
+        self._unseen_tokens += held.net_tokens
         self.own_choices += choices
 
     def answered(self, stream: StreamNo) -> None:
@@ -89,6 +103,12 @@ class Account:
         if held is not None:
             held.answered = True
 
+    def begun(self, stream: StreamNo) -> None:
+        """Note the first delta of a stream: from the next heartbeat on its prompt is not in the figures any more."""
+        held = self._held.get(stream)
+        if held is not None and held.begun_beats < 0:
+            held.begun_beats = self._beats
+
     def trip(self, us: int) -> int:
         """Note how long a submit and its reply were on their way; return the least seen so far."""
         if self.least_trip_us < 0 or us < self.least_trip_us:
@@ -96,14 +116,20 @@ class Account:
         return self.least_trip_us
 
     def ended(self, stream: StreamNo, *, unused_tokens: int) -> None:
-        """Forget a stream; `unused_tokens` of its work will never be done. A second call changes nothing."""
+        """Forget a stream; `unused_tokens` of its work will never be done. A second call changes nothing.
+
+        The last heartbeat still has what was left of it then: all of it, prompt and answer, where its first delta came later. Whoever
+        asks for the next turn of a conversation at once would else find the engine that has it busy with the turn before.
+        """
         held = self._held.pop(stream, None)
         if held is None:
             return
         self.own_choices -= held.choices
         if stream in self._unseen:
             self._unseen.discard(stream)
-            self._unseen_tokens -= held.work_tokens
+            self._unseen_tokens -= held.net_tokens
+        elif held.begun_beats == self._beats:
+            self._ended_tokens += held.work_tokens
         else:
             self._ended_tokens += min(max(0, unused_tokens), held.work_tokens)
 

@@ -20,7 +20,8 @@ from shared.bus import Bus
 from shared.clock import loop_clock, stamp_clock
 from shared.errors import BusError, RequestTimeout
 from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
-from shared.messages import Accepted, Cancel, EngineHeartbeat, Message, Refused, Submit
+from shared.messages import Accepted, Cancel, Chain, EngineHeartbeat, Message, Refused, Submit
+from shared.prefixes import chain_of, salt_of, unpacked
 
 OnSubmitted = Callable[[Part, Setback | None], None]
 """Called with a part, and with why its engine does not take it; None where it does."""
@@ -101,17 +102,22 @@ class Placement:
                 part.way = Way.REPLAY
             else:
                 beats = able
+        chain = self._chain(part)
         facts = RouteFacts(
             service=part.call.call.model,
             work_tokens=part.work_tokens,
             tried=frozenset(part.tried),
+            chain=chain,
+            pieces=() if chain is None else unpacked(chain.hashes),
+            prompt_bytes=part.call.call.prompt_bytes // len(part.call.call.prompts),
         )
-        return self._router.choose(
+        part.stays.route = self._router.choose(
             beats,
             facts,
             now=self._clock(),
             gateways=self._engines.gateways,
         )
+        return part.stays.route
 
     def submit(self, part: Part, engine: EngineId, on_answer: OnSubmitted) -> None:
         """Ask an engine to take a part; `on_answer` is told whether it does.
@@ -143,6 +149,11 @@ class Placement:
         except BusError as error:
             settle(error)
 
+    def begun(self, part: Part) -> None:
+        """Note the first delta of a part at its engine."""
+        if part.stream is not None and part.engine is not None:
+            self._book.account(part.engine).begun(part.stream)
+
     def leave(self, part: Part, *, cancel: bool, blame: float = 0.0) -> None:
         """Close the stream of a part, if it has one, and settle the books."""
         stream, engine = part.stream, part.engine
@@ -163,6 +174,14 @@ class Placement:
         if cancel:
             self._cancel(engine, stream)
 
+    def _chain(self, part: Part) -> Chain | None:
+        """Return what the prompt of a part begins with, made when it is first needed."""
+        if part.stays.chain is None and self._router.uses_warmth:
+            call = part.call
+            kept_apart = self._sharing.salt(call.caller.prefix_salt, call.call.model)
+            part.stays.chain = chain_of(part.prompt, salt_of(kept_apart, call.call.model))
+        return part.stays.chain
+
     def parts_at(self, engine: EngineId) -> list[Part]:
         """Return the parts that an engine has or is asked to take."""
         return list(self._at.get(engine, ()))
@@ -177,8 +196,17 @@ class Placement:
         beat = self._engines.beat_of(part.call.call.model, engine)
         is_same_clock = beat is not None and beat.boot == self._boot != ""
         stay = Stay(engine, beat, self._stamp(), "", is_same_clock, account.least_trip_us)
+        saved_tokens, route = 0, part.stays.route
+        if route is not None and route.engine == engine:
+            stay.route, stay.expected_cached_tokens = route.reason, route.cached_tokens
+            saved_tokens = route.saved_tokens
         part.begin_attempt(stream, stay)
-        account.sent(stream, work_tokens=part.work_tokens, choices=part.call.call.sampling.n)
+        account.sent(
+            stream,
+            work_tokens=part.work_tokens,
+            saved_tokens=saved_tokens,
+            choices=part.call.call.sampling.n,
+        )
         self._at.setdefault(engine, set()).add(part)
         self._by_stream[stream] = part
         return stream
@@ -208,6 +236,7 @@ class Placement:
             trace=call.caller.trace.fields(),
             prior=priors(part.said) if part.way is Way.RESUME else (),
             prefix_salt=self._sharing.salt(call.caller.prefix_salt, call.call.model),
+            chain=part.stays.chain,
         )
 
     def _patience_s(self, part: Part) -> float:

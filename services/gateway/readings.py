@@ -29,6 +29,15 @@ def gateway_readings(service: GatewayService) -> list[Reading]:
         Reading("gaps", "Gaps seen in streams.", lambda: table.gaps, is_total=True),
         Reading("duplicates", "Deltas seen twice.", lambda: table.duplicates, is_total=True),
         Reading("strays", "Deltas nobody waits for.", lambda: table.strays, is_total=True),
+        Reading(
+            "warm_pieces", "Pieces of prompts known at engines.", lambda: service.warmth.pieces
+        ),
+        Reading(
+            "warmth_asked",
+            "Times that an engine was asked for all that it holds.",
+            lambda: service.warmth.asked,
+            is_total=True,
+        ),
         Reading("ledgers", "Entries of ended requests.", lambda: ledgers.made, is_total=True),
         Reading(
             "ledgers_dropped",

@@ -2,6 +2,9 @@
 
 The total is a weighted geometric mean in all but name: the product of score ** weight. A product and not a sum, so that the scores act
 as factors on the share of the load: an engine at 10% of its slow start carries about 10% of what its neighbours carry, whatever the load.
+
+Load, warmth and distance are one score, since they are one currency: tokens of work until the answer is there (`costs`). So a warm engine
+wins while its queue is shorter than what would be computed again elsewhere, and not longer.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from enum import StrEnum
 
 import msgspec
 
-from services.gateway.loadbook import Account, LoadBook
+from services.gateway.costs import Candidate, CostSettings, Prompt, candidate
+from services.gateway.loadbook import LoadBook
+from services.gateway.warmth import WarmthView
 from shared.ids import EngineId
-from shared.messages import EngineHeartbeat, EngineState
+from shared.messages import Chain, EngineHeartbeat, EngineState
 
 
 class RouteReason(StrEnum):
@@ -27,6 +32,8 @@ class RouteReason(StrEnum):
     """The highest total."""
     TIE = "tie"
     """Drawn among those within `tie_band` of the best."""
+    WARM = "warm"
+    """It has the beginning of the prompt; without that others would have been chosen, or would have been as good."""
     NO_SERVICE = "no_service"
     """No engine of this service is known."""
     NOT_READY = "not_ready"
@@ -37,7 +44,7 @@ class RouteReason(StrEnum):
     """All that could serve it were tried for this request."""
 
 
-class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingSettings(CostSettings, frozen=True, kw_only=True):
     """How engines are compared."""
 
     hung_after_s: float = 30.0
@@ -47,8 +54,6 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A fresh engine compiles and fills caches; its share grows from `slow_start_floor` to whole over this time."""
     slow_start_floor: float = 0.1
     """Share of a fresh engine at the start."""
-    load_unit_tokens: int = 256
-    """Differences of load below about this many tokens hardly count: one short request."""
     tie_band: float = 0.05
     """Engines whose total is within this fraction of the best are equal; the draw among them differs from gateway to gateway, so
     they do not herd.
@@ -66,6 +71,12 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated prompt tokens + tokens allowed to be generated."""
     tried: frozenset[EngineId] = frozenset()
     """Engines that failed or refused this prompt before."""
+    chain: Chain | None = None
+    """What the prompt begins with; none: warmth does not count."""
+    pieces: tuple[int, ...] = ()
+    """The hashes of the chain."""
+    prompt_bytes: int = 0
+    """What travels to the engine."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +87,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     total: float = 0.0
     considered: int = 0
     """Engines that passed the filters."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that the engine is expected to have."""
+    saved_tokens: int = 0
+    """Work that this is expected to save."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,25 +98,21 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: RoutingSettings
     now: float
-    least_tokens: int
-    gateways: int
-    work_tokens: int
+    least_tokens: float
+    """Of all candidates."""
 
 
-Scorer = Callable[[Account, Scene], float]
+Scorer = Callable[[Candidate, Scene], float]
 
 
-def load_score(account: Account, scene: Scene) -> float:
-    """1 for the least outstanding token work, 1/2 for twice as much. The prompt's own work counts, or an idle engine would be
-    infinitely better.
-    """
-    base = scene.settings.load_unit_tokens + scene.work_tokens
-    tokens = account.outstanding_tokens(gateways=scene.gateways)
-    return (scene.least_tokens + base) / (tokens + base)
+def cost_score(one: Candidate, scene: Scene) -> float:
+    """1 for the least work until the answer is there, 1/2 for twice as much."""
+    return scene.least_tokens / one.tokens
 
 
-def warmup_score(account: Account, scene: Scene) -> float:
+def warmup_score(one: Candidate, scene: Scene) -> float:
     """From the floor up to 1 over the slow start."""
+    account = one.account
     floor = scene.settings.slow_start_floor
     if account.ready_since is None or scene.settings.slow_start_s <= 0:
         return 1.0
@@ -109,9 +120,10 @@ def warmup_score(account: Account, scene: Scene) -> float:
     return min(1.0, floor + (1.0 - floor) * max(0.0, share))
 
 
-def health_score(account: Account, scene: Scene) -> float:
+def health_score(one: Candidate, scene: Scene) -> float:
     """1 with a clean record, halved by each recent failure."""
-    return float(0.5 ** account.penalty.level(now=scene.now))
+    level = one.account.penalty.level(now=scene.now)
+    return 0.5**level if level else 1.0
 
 
 def is_hung(beat: EngineHeartbeat, settings: RoutingSettings) -> bool:
@@ -149,15 +161,24 @@ def _long_enough(beats: list[EngineHeartbeat], facts: RouteFacts) -> list[Engine
 class Router:
     """Chooses engines; its seed makes its draws differ from those of other gateways."""
 
-    def __init__(self, settings: RoutingSettings, *, seed: int) -> None:
+    def __init__(self, settings: RoutingSettings, *, seed: int, zone: str = "") -> None:
+        """`zone`: where this gateway is; empty: not known, all engines count as near."""
         self._settings = settings
+        self._zone = zone
         self.book = LoadBook()
+        self.warmth = WarmthView()
         self._random = random.Random(seed)  # noqa: S311 - spreads load, keeps no secret
         self._scorers: tuple[tuple[Scorer, float], ...] = (
-            (load_score, settings.load_weight),
+            (cost_score, settings.load_weight),
             (warmup_score, settings.warmup_weight),
             (health_score, settings.health_weight),
         )
+
+    @property
+    def uses_warmth(self) -> bool:
+        """Whether it matters what prompts begin with."""
+        shares = self._settings
+        return max(shares.warm_share_l1, shares.warm_share_l2, shares.warm_share_l3) > 0
 
     def choose(
         self, beats: Sequence[EngineHeartbeat], facts: RouteFacts, *, now: float, gateways: int = 1
@@ -166,32 +187,70 @@ class Router:
         candidates = usable(beats, facts, self._settings)
         if isinstance(candidates, RouteReason):
             return Route(reason=candidates)
-        if len(candidates) == 1:
-            return Route(
-                reason=RouteReason.ONLY, engine=candidates[0].engine, total=1.0, considered=1
-            )
-        accounts = [(beat.engine, self.book.account(beat.engine)) for beat in candidates]
-        scene = Scene(
-            settings=self._settings,
-            now=now,
-            least_tokens=min(a.outstanding_tokens(gateways=gateways) for _, a in accounts),
-            gateways=gateways,
-            work_tokens=facts.work_tokens,
+        prompt = Prompt(
+            work_tokens=facts.work_tokens, prompt_bytes=facts.prompt_bytes, gateways=gateways
         )
-        return self._pick([(engine, self._total(account, scene)) for engine, account in accounts])
+        ones = [self._candidate(beat, facts, prompt) for beat in candidates]
+        if len(ones) == 1:
+            return self._route(RouteReason.ONLY, ones[0], 1.0, considered=1)
+        nearest = min([one.trip_us for one in ones if one.trip_us >= 0], default=0)
+        for one in ones:
+            one.add_trip(nearest, self._settings)
+        return self._pick(ones, now)
 
-    def _total(self, account: Account, scene: Scene) -> float:
-        return float(math.prod(score(account, scene) ** weight for score, weight in self._scorers))
+    def _candidate(self, beat: EngineHeartbeat, facts: RouteFacts, prompt: Prompt) -> Candidate:
+        engine, found = beat.engine, None
+        if facts.chain is not None:
+            found = self.warmth.found(engine, facts.chain, facts.pieces)
+        is_far = self._zone != beat.zone and self._zone != "" != beat.zone
+        account = self.book.account(engine)
+        return candidate(beat, account, found, prompt, self._settings, is_far=is_far)
 
-    def _pick(self, totals: list[tuple[EngineId, float]]) -> Route:
-        bar = max(total for _, total in totals) * (1.0 - self._settings.tie_band)
-        best = [pair for pair in totals if pair[1] >= bar]
-        engine, total = best[0] if len(best) == 1 else self._random.choice(best)
+    def _totals(self, ones: list[Candidate], now: float) -> list[float]:
+        scene = Scene(
+            settings=self._settings, now=now, least_tokens=min([one.tokens for one in ones])
+        )
+        totals = []
+        for one in ones:
+            total = 1.0
+            for score, weight in self._scorers:
+                # Most weights are 1, and a power costs as much as a score.
+                total *= score(one, scene) if weight == 1.0 else score(one, scene) ** weight
+            totals.append(total)
+        return totals
+
+    def _cold_totals(self, ones: list[Candidate], totals: list[float]) -> list[float]:
+        """Return what the totals would be if nobody had anything of the prompt, but for a factor common to all."""
+        weight = self._settings.load_weight
+        return [
+            total * (one.tokens / (one.tokens + one.saved_tokens)) ** weight
+            for one, total in zip(ones, totals, strict=True)
+        ]
+
+    def _best(self, totals: list[float]) -> list[int]:
+        """Return who is within the tie band."""
+        bar = max(totals) * (1.0 - self._settings.tie_band)
+        return [index for index, total in enumerate(totals) if total >= bar]
+
+    def _pick(self, ones: list[Candidate], now: float) -> Route:
+        totals = self._totals(ones, now)
+        best = self._best(totals)
+        chosen = best[0] if len(best) == 1 else self._random.choice(best)
+        reason = RouteReason.BEST if len(best) == 1 else RouteReason.TIE
+        if ones[chosen].saved_tokens and best != self._best(self._cold_totals(ones, totals)):
+            reason = RouteReason.WARM
+        return self._route(reason, ones[chosen], totals[chosen], considered=len(ones))
+
+    def _route(
+        self, reason: RouteReason, one: Candidate, total: float, *, considered: int
+    ) -> Route:
         return Route(
-            reason=RouteReason.BEST if len(best) == 1 else RouteReason.TIE,
-            engine=engine,
+            reason=reason,
+            engine=one.engine,
             total=total,
-            considered=len(totals),
+            considered=considered,
+            cached_tokens=one.cached_tokens,
+            saved_tokens=int(one.saved_tokens),
         )
 
 

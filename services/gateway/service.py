@@ -21,6 +21,7 @@ from services.gateway.repair import Repair
 from services.gateway.routing import Router
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams import StreamTable
+from services.gateway.warmth_desk import WarmthDesk
 from shared import logs
 from shared.clock import loop_clock, stamp_clock, unix_time_s, wall_time_s
 from shared.errors import BusError, UserError
@@ -94,7 +95,8 @@ class GatewayService:
         self._doors: Sequence[Door] = ()
         self._heard = asyncio.Event()
         self._keys = keys
-        self._router = Router(settings.routing, seed=int(gateway[1:], 16))
+        self._router = Router(settings.routing, seed=int(gateway[1:], 16), zone=settings.zone)
+        self.warmth = WarmthDesk(bus, self._router.warmth, gateway=gateway)
         self.lookout = Lookout(
             self._router,
             settings.routing,
@@ -202,6 +204,7 @@ class GatewayService:
         self._bus.on_loss(self.repair.on_loss)
         await subscribe(TokenBatch, self._on_tokens, gateway=self._gateway)
         await subscribe(EngineHeartbeat, self._on_engine)
+        await self.warmth.listen()
         await subscribe(GatewayHeartbeat, self._on_gateway)
 
     async def _first_beats(self) -> None:
@@ -220,6 +223,8 @@ class GatewayService:
         loss = self.lookout.engine_beat(beat, now=self._clock(), unix_s=unix_time_s())
         if loss is not None:
             self._give_up(loss)
+        if self.lookout.beat_of(beat.service, beat.engine) is not None:
+            self.warmth.beat(beat)
         self._set_limit(beat.service)
 
     def _on_gateway(self, beat: GatewayHeartbeat) -> None:
@@ -253,6 +258,7 @@ class GatewayService:
         for loss in self.lookout.tick(now, is_listening=self._bus.is_answering):
             self._give_up(loss)
             self._router.book.forget(loss.engine)
+            self._router.warmth.forget(loss.engine)
             self._set_limit(loss.service)
 
     def _slow_tick(self) -> None:

@@ -26,6 +26,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     name: str = ""
     """What people call this process, in the bus's list of connections."""
+    zone: str = ""
+    """Where this gateway runs; it prefers engines of the same zone. Empty: all engines count as near."""
     nats: NatsSettings = NatsSettings()
     log: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()

@@ -135,6 +135,8 @@ def root_attributes(ledger: Ledger, *, dropped_spans: int) -> Attributes:
         (names.CLIENT_REQUEST_ID, ledger.label),
         (names.TTFT_US, ledger.ttft_us),
         (names.MAX_TOKEN_GAP_US, ledger.max_token_gap_us),
+        (names.ROUTE_REASON, ledger.route),
+        (names.EXPECTED_CACHED_TOKENS, ledger.expected_cached_tokens),
         (names.PREEMPTIONS, ledger.preemptions),
         (names.RECOMPUTED_TOKENS, ledger.recomputed_tokens),
         (names.DRAFTED_TOKENS, ledger.drafted_tokens),

@@ -3,10 +3,10 @@
 An engine's L2 region is a file in memory whose descriptor goes with `Hello`; the store copies from its slots and into them.
 A slot is one value: `value_bytes` bytes at `slot * value_bytes` of the region.
 
-The one rule that keeps tokens right: from `Load` until its `Done`, the store may write into the job's slots at any moment. After `Done` it never
-does, whatever happens to the store's processes. An engine that does not want to wait for it keeps the slots aside
+The one rule that keeps tokens right: from `Load` until its `Done`, the store may write into the job's slots at any moment.
+After `Done` it never does, whatever happens to the store's processes. An engine that does not want to wait for it keeps the slots aside
 until `Done` comes, or until the connection and every life line that it was given have ended (a life line is the read end of a pipe whose
-other end only the process that copies holds, so that it ends with that process and not before).
+other end only the process that copies holds; it ends when that process has let go of this connection's region or is dead, and not before).
 
 Sizes are bytes, times are seconds. Standard: a key is vLLM's `OffloadKey`, the block hash (32 bytes, chained) and the KV group (4 bytes).
 """

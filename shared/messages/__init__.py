@@ -91,6 +91,15 @@ from shared.messages.stages import (
 from shared.messages.tracer import (
     TracerHeartbeat,
 )
+from shared.messages.warmth import (
+    WARM_L1,
+    WARM_L2,
+    WARM_L3,
+    Chain,
+    Warmth,
+    WarmthQuery,
+    WarmthWhole,
+)
 
 __all__ = [
     "ALL_MESSAGES",
@@ -113,11 +122,15 @@ __all__ = [
     "ROUTES",
     "STAGES",
     "UNKNOWN_SERVICE",
+    "WARM_L1",
+    "WARM_L2",
+    "WARM_L3",
     "Accepted",
     "Attempt",
     "BlackBox",
     "Blocker",
     "Cancel",
+    "Chain",
     "ChatPrompt",
     "ChoiceRecord",
     "Delivery",
@@ -163,4 +176,7 @@ __all__ = [
     "TracerHeartbeat",
     "Usage",
     "Value",
+    "Warmth",
+    "WarmthQuery",
+    "WarmthWhole",
 ]

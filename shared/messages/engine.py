@@ -171,3 +171,5 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
     """Free blocks, promised to nobody, that only short requests or the interactive class may have."""
     waiting_for_blocks: int = 0
     """Of `waiting`: choices that wait for blocks."""
+    warmth_seq: int = 0
+    """Number of its last `Warmth`; 0: there was none. Who has heard fewer missed some."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId
 from shared.messages.parts import Message, Priority, Prompt, Sampling, Value
+from shared.messages.warmth import Chain
 
 
 class Prior(Value, frozen=True, kw_only=True):
@@ -41,6 +42,8 @@ class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
     prefix_salt: str = ""
     """Computed prefixes are reused among submits of the same salt only (`shared/prefix_salt.py`); empty: a salt like any other, that of
     all who are not kept apart."""
+    chain: Chain | None = None
+    """What the prompt begins with; the engine names prefixes that it holds by these hashes. None: not to be remembered."""
 
 
 class RefuseReason(StrEnum):

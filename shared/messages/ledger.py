@@ -116,6 +116,11 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """The longest pause between two deltas after the first, as they arrived here."""
     blocks_us: int = 0
     """Of the time in `queue`: how long it waited for KV blocks."""
+    route: str = ""
+    """Why this engine was chosen: `only`, `best`, `tie`, or `warm` where it has the beginning of the prompt and others would have been
+    chosen, or been as good, without that."""
+    expected_cached_tokens: int = 0
+    """What the gateway expected the engine to have of the prompt, by its own estimate of tokens."""
 
 
 class LedgerBatch(Message, tag="gateway.ledgers.v1", array_like=True, frozen=True, kw_only=True):

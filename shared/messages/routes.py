@@ -12,6 +12,7 @@ from shared.messages.ledger import BlackBox, FoundBlackBox, LedgerBatch
 from shared.messages.parts import Message
 from shared.messages.stages import StageBatch, StepDetail, StepQuery
 from shared.messages.tracer import TracerHeartbeat
+from shared.messages.warmth import Warmth, WarmthQuery, WarmthWhole
 
 HEARTBEAT_S = 0.5
 ENGINE_GONE_S = 1.9
@@ -115,6 +116,20 @@ ROUTES: dict[type[Message], Route] = {
         readers=("tracer", "console"),
         key="gateway",
         stream=Stream(name="HR_LEDGER", max_age_s=3600.0, max_bytes=256 << 20),
+    ),
+    Warmth: Route(
+        subject="hr.warmth.{service}.{engine}",
+        delivery=Delivery.CORE,
+        owner="engine",
+        readers=("gateway",),
+        key="engine",
+    ),
+    WarmthQuery: Route(
+        subject="hr.engine.{engine}.warmth",
+        delivery=Delivery.REQUEST,
+        owner="gateway",
+        readers=("engine",),
+        replies=(WarmthWhole,),
     ),
     StepQuery: Route(
         subject="hr.engine.{engine}.steps",

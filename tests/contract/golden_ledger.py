@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId, TracerId
 from shared.messages import (
     Accepted,
@@ -120,6 +122,13 @@ LEDGER_SAMPLES: dict[str, Message] = {
                 kind="",
                 status=400,
             ),
+        ],
+    ),
+    "ledgers.route": LedgerBatch(
+        service=ServiceName("smollm2"),
+        gateway=GATEWAY,
+        ledgers=[
+            msgspec.structs.replace(LEDGER, route="warm", expected_cached_tokens=120),
         ],
     ),
     "tokens.spent": TokenBatch(

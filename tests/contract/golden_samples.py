@@ -19,6 +19,7 @@ from shared.ids import (
 from shared.messages import (
     Accepted,
     Cancel,
+    Chain,
     ChatPrompt,
     Delta,
     DeltaExtra,
@@ -43,6 +44,9 @@ from shared.messages import (
     ToolCallDelta,
     TopLogprob,
     Usage,
+    Warmth,
+    WarmthQuery,
+    WarmthWhole,
 )
 from tests.contract.golden_ledger import ENGINE, GATEWAY, IDS, LEDGER_SAMPLES, REQUEST, STREAM
 
@@ -201,6 +205,33 @@ SAMPLES: dict[str, Message] = {
     "gateway_heartbeat": GatewayHeartbeat(
         gateway=GATEWAY, beat=5, open_streams=12, queued=3, url="http://127.0.0.1:8000", engines=2
     ),
+    "submit.chain": Submit(
+        **BASE_SUBMIT,
+        prompt=TextPrompt(text="Once upon"),
+        sampling=Sampling(),
+        chain=Chain(text_bytes=700, head_bytes=200, hashes=bytes(range(24))),
+    ),
+    "engine_heartbeat.warmth": EngineHeartbeat(
+        engine=ENGINE,
+        service=ServiceName("m"),
+        beat=7,
+        state=EngineState.READY,
+        backend="vllm",
+        warmth_seq=12,
+    ),
+    "warmth": Warmth(
+        service=ServiceName("m"),
+        engine=ENGINE,
+        seq=12,
+        hashes=bytes(range(16)),
+        tiers=bytes([1, 0]),
+        store="host-a",
+        is_guess=True,
+    ),
+    "warmth_whole": WarmthWhole(
+        engine=ENGINE, seq=12, hashes=bytes(range(16)), tiers=bytes([5, 2]), store="host-a"
+    ),
+    "warmth_query": WarmthQuery(engine=ENGINE, gateway=GATEWAY),
 }
 
 

@@ -275,17 +275,17 @@ def test_the_share_of_a_long_prompt_is_read_anew_for_each_step():
         (
             "vllm.v1.core.sched.scheduler:Scheduler",
             "requests running current_step kv_cache_manager waiting kv_holding_waiting policy max_model_len block_size"
-            " max_num_scheduled_tokens num_lookahead_tokens num_spec_tokens scheduler_config vllm_config",
+            " max_num_scheduled_tokens num_lookahead_tokens num_spec_tokens scheduler_config vllm_config kv_event_publisher",
         ),
         (
             "vllm.v1.request:Request",
-            "request_id num_computed_tokens num_prompt_tokens num_preemptions is_prefill_chunk next_decode_eligible_step",
+            "request_id num_computed_tokens num_prompt_tokens num_preemptions is_prefill_chunk next_decode_eligible_step block_hashes",
         ),
         (
             "vllm.v1.core.kv_cache_manager:KVCacheManager",
             "block_pool coordinator empty_kv_cache_blocks",
         ),
-        ("vllm.v1.core.block_pool:BlockPool", "num_gpu_blocks free_block_queue"),
+        ("vllm.v1.core.block_pool:BlockPool", "num_gpu_blocks free_block_queue hash_block_size"),
         (
             "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue",
             "num_free_blocks fake_free_list_head",
@@ -311,6 +311,12 @@ def test_a_step_is_marked_as_prompt_after_it_was_made_and_before_its_output():
     )
 
     assert "request.is_prefill_chunk = request.num_computed_tokens <" in source
+
+
+def test_the_events_of_a_step_are_out_before_its_statistics_are_made():
+    source = inspect.getsource(part("vllm.v1.core.sched.scheduler:Scheduler.update_from_output"))
+
+    assert source.index("kv_event_publisher.publish(") < source.index("self.make_stats(")
 
 
 def test_the_counts_of_a_step_come_after_its_outputs():

@@ -51,10 +51,12 @@ class Day:
         await asyncio.sleep(CALM_S)
 
     def asked(self, number: int, **fields):
-        return call(f"p{number}", n=2, max_tokens=300, temperature=0.0, **fields)
+        return call(f"p{number} " * 150, n=2, max_tokens=300, temperature=0.0, **fields)
 
     async def add_engine(self) -> None:
-        self.fleet.append(await self.world.add_engine(step_s=0.02, max_streams=16))
+        self.fleet.append(
+            await self.world.add_engine(step_s=0.02, max_streams=16, caches_prefixes=True)
+        )
 
     def network(self, faults: Faults) -> None:
         for kind in (TokenBatch, Submit, Resend, Cancel):

@@ -17,6 +17,8 @@ from vllm.config import (
     SpeculativeConfig,
     VllmConfig,
 )
+from vllm.config.kv_events import KVEventsConfig
+from vllm.distributed.kv_events import KVCacheEvent
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -34,6 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from services.engine.adapters.vllm_reserve import options_of
 from services.engine.adapters.vllm_scheduler import KEY, AsyncStepScheduler, StepScheduler
+from services.engine.adapters.vllm_warmth import events_config
 from services.engine.reserve_plan import ReserveSettings
 from services.engine.steps.step import Step
 
@@ -65,6 +68,10 @@ class Connector(KVConnectorBase_V1):
 
     def build_connector_meta(self, *_args: Any) -> KVConnectorMetadata:
         return KVConnectorMetadata()
+
+    def take_events(self) -> list[KVCacheEvent]:
+        events, self.events = getattr(self, "events", []), []
+        return events
 
     def get_kv_connector_stats(self) -> KVConnectorStats:
         return Stats(data={"loads": 3})
@@ -217,6 +224,7 @@ def config_of(model: Path, *, is_async: bool, speculates: bool, connects: bool) 
         ),
         speculative_config=speculation,
         kv_transfer_config=connection,
+        kv_events_config=KVEventsConfig(**events_config()),
     )
 
 

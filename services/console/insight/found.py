@@ -118,6 +118,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    expected_cached_tokens: int = 0
+    route: str = ""
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
     drafted_tokens: int = 0
@@ -140,6 +142,7 @@ SAME = (
     *("prompt_tokens", "completion_tokens", "cached_tokens", "prefill_tokens", "recomputed_tokens"),
     *("drafted_tokens", "accepted_tokens", "preemptions", "first_step", "last_step"),
     *("batch_size", "kv_blocks", "mode", "mode_changes", "is_estimated"),
+    *("route", "expected_cached_tokens"),
 )
 """What a ledger and `Told` call by the same name and write the same way."""
 

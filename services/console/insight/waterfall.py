@@ -92,6 +92,11 @@ def counts(found: Found, names: Names) -> list[str]:
     prompt = f"prompt {count(one.prompt_tokens)} ({count(one.cached_tokens)} cached, {count(one.prefill_tokens)} computed)"
     tokens = f"{prompt}, answer {count(one.completion_tokens)}"
     lines = [f"tokens    {tokens}"] if one.prompt_tokens else []
+    if one.expected_cached_tokens:
+        why = "chosen for that" if one.route == "warm" else "not chosen for that"
+        lines.append(
+            f"warmth    {several(one.expected_cached_tokens, 'token')} expected there, {why}"
+        )
     if one.drafted_tokens:
         share = percent(one.accepted_tokens / one.drafted_tokens)
         lines.append(

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from typing_extensions import override
+from xxhash import xxh3_64_intdigest
 
 from services.engine.adapters.fake_batch import Batch, Task
 from services.engine.adapters.fake_json import NotSimpleError, called_tool, smallest
+from services.engine.adapters.fake_prefix import block_hashes
 from services.engine.adapters.fake_text import (
     careful_words,
     document,
@@ -77,6 +79,7 @@ class FakeEngine:
             block_tokens=settings.block_tokens,
             block_bytes=settings.block_bytes,
             resumes=True,
+            tells_blocks=True,
         )
 
     async def submit(self, job: Job) -> int:
@@ -206,6 +209,16 @@ class FakeEngine:
             prior_tokens=prior_tokens,
             blocks=blocks,
             choices=resumed(choices, job.prior) if job.prior else choices,
+            hashes=self._hashes(job),
+        )
+
+    def _hashes(self, job: Job) -> list[int]:
+        if not self._settings.caches_prefixes:
+            return []
+        return block_hashes(
+            job.prompt,
+            block_tokens=self._settings.block_tokens,
+            salt=xxh3_64_intdigest(job.prefix_salt.encode()),
         )
 
     def _room(self, job: Job, prompt_tokens: int) -> int:

@@ -8,10 +8,11 @@ A step computes one token of each running choice and up to a chunk of waiting pr
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from typing_extensions import override
 
+from services.engine.adapters.fake_prefix import PrefixCache
 from services.engine.ports import Load, Piece, Sink, told
 from services.engine.reserve import Reserve
 from services.engine.reserve_plan import plan_of
@@ -32,10 +33,13 @@ class Task:
     __slots__ = (
         "again_left",
         "blocks",
+        "cached",
         "choices",
         "completion_tokens",
         "has_begun",
+        "hashes",
         "held",
+        "held_hashes",
         "key",
         "prefill_left",
         "prompt_tokens",
@@ -50,6 +54,7 @@ class Task:
         blocks: int,
         choices: list[Iterator[Piece]],
         prior_tokens: int = 0,
+        hashes: Sequence[int] = (),
     ) -> None:
         self.key = key
         self.prompt_tokens = prompt_tokens
@@ -62,6 +67,12 @@ class Task:
         """All that it may need."""
         self.held = 0
         """Blocks that it has."""
+        self.hashes = hashes
+        """Names of its prompt's full blocks, where prefixes are cached."""
+        self.held_hashes = 0
+        """How many of them it keeps in the cache."""
+        self.cached = 0
+        """Prompt tokens that were there when it started."""
         self.choices = choices
         self.completion_tokens = 0
         self.has_begun = False
@@ -77,6 +88,16 @@ class Task:
         self.prefill_left = self.tokens
         self.held = 0
 
+    def find(self, cache: PrefixCache, block_tokens: int) -> None:
+        """Start behind what is there of the prompt."""
+        cached = cache.found_tokens(self.hashes, self.prompt_tokens)
+        self.held_hashes = -(-cached // block_tokens)
+        cache.hold(self.hashes[: self.held_hashes])
+        self.prefill_left -= cached
+        if not self.again_left:
+            self.cached = cached
+        self.again_left = min(self.again_left, self.prefill_left)
+
     def chunk(self, budget: int) -> Prefill:
         """Compute up to `budget` tokens of what is left of the prompt."""
         tokens = min(self.prefill_left, budget)
@@ -84,7 +105,12 @@ class Task:
         self.prefill_left -= tokens
         self.again_left -= again
         return Prefill(
-            self.key, tokens - again, again, is_last=not self.prefill_left, blocks=self.held
+            self.key,
+            tokens - again,
+            again,
+            is_last=not self.prefill_left,
+            cached=self.cached,
+            blocks=self.held,
         )
 
     def advance(self, sink: Sink, tell: Tell) -> bool:
@@ -117,7 +143,11 @@ class Task:
     def _last(self, piece: Piece, spent: Spent | None) -> Piece:
         """Return the last piece with what only it has."""
         old = piece.extra or DeltaExtra()
-        usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens)
+        usage = Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached,
+        )
         extra = DeltaExtra(
             logprobs=old.logprobs,
             tool_calls=old.tool_calls,
@@ -141,6 +171,9 @@ class Batch:
         self._free_blocks = settings.total_blocks
         self._reserve = None if settings.overcommit else _reserve_of(settings)
         self._queued: list[Queued] = []
+        self._cache = (
+            PrefixCache(block_tokens=settings.block_tokens) if settings.caches_prefixes else None
+        )
         self._decodes = 0
         self._prefills: list[Prefill] = []
         self._preempted: list[str] = []
@@ -178,7 +211,7 @@ class Batch:
         if self._reserve is not None:
             self._reserve.drop(key)
         if self._running.pop(key, None) is not None:
-            self._free_blocks += task.held
+            self._give_back(task)
         elif self._reserve is None:
             self._waiting = [entry for entry in self._waiting if entry[2] is not task]
 
@@ -210,6 +243,11 @@ class Batch:
                 chunk = task.chunk(budget)
                 budget -= chunk.tokens + chunk.again
                 self._prefills.append(chunk)
+                if chunk.is_last and self._cache is not None:
+                    self._cache.fill(
+                        task.key, task.hashes, task.prompt_tokens, held=task.held_hashes
+                    )
+                    task.held_hashes = len(task.hashes)
             if task.prefill_left:
                 self._midway.add(task.key)
         self._decodes = choices - prefilling
@@ -236,6 +274,7 @@ class Batch:
             reserved_blocks=self._kept,
             blocked=self._blocked,
             queued=self._queued,
+            blocks=None if self._cache is None else self._cache.news(),
         )
 
     def end_step(self, sink: Sink, tell: Tell = lambda _task, _is_last: None) -> None:
@@ -298,8 +337,13 @@ class Batch:
                 return
             del self._waiting[0]
             room -= len(task.choices)
-            self._take(task, blocks)
-            self._running[task.key] = task
+            self._start(task, blocks)
+
+    def _start(self, task: Task, blocks: int) -> None:
+        if self._cache is not None:
+            task.find(self._cache, self._settings.block_tokens)
+        self._take(task, blocks)
+        self._running[task.key] = task
 
     def _grow(self) -> None:
         """Give each running job the blocks for its next tokens; preempt the youngest until there are enough."""
@@ -313,7 +357,7 @@ class Batch:
 
     def _preempt(self, task: Task) -> None:
         del self._running[task.key]
-        self._free_blocks += task.held
+        self._give_back(task)
         task.drop()
         self._preempted.append(task.key)
         self._preemptions += 1
@@ -327,6 +371,14 @@ class Batch:
     def _take(self, task: Task, blocks: int) -> None:
         task.held += blocks
         self._free_blocks -= blocks
+        if self._cache is not None:
+            self._cache.squeeze(self._free_blocks)
+
+    def _give_back(self, task: Task) -> None:
+        self._free_blocks += task.held
+        if self._cache is not None:
+            self._cache.release(task.hashes[: task.held_hashes])
+            task.held_hashes = 0
 
     def _count_choices(self) -> int:
         return sum(len(task.choices) for task in self._running.values())

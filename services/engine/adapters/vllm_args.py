@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 from vllm.config import VllmConfig
+from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import CpuArchEnum, current_platform
@@ -16,6 +17,7 @@ from vllm.platforms import CpuArchEnum, current_platform
 from services.engine.adapters import vllm_executor, vllm_worker
 from services.engine.adapters.vllm_reserve import options_of
 from services.engine.adapters.vllm_scheduler import scheduler_name
+from services.engine.adapters.vllm_warmth import events_config
 from services.engine.ports import EngineFailedError
 from services.engine.settings import VllmSettings
 
@@ -68,6 +70,8 @@ def engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         "cudagraph_metrics": True,
         "worker_extension_cls": vllm_worker.NAME,
         "scheduling_policy": "priority",
+        # Each step says which blocks of the pool were lost, so that gateways know what is held.
+        "kv_events_config": KVEventsConfig(**events_config()),
         # One backend, since the first request would choose for all; no free white space, in which small models never find an end.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }

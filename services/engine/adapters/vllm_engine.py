@@ -35,9 +35,10 @@ from services.engine.adapters.vllm_prompts import Prompts
 from services.engine.adapters.vllm_resume import behind, catch_up, check_prior
 from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal_of, room, seed_of
 from services.engine.adapters.vllm_shape import Shape, shape_of
-from services.engine.adapters.vllm_steps import step_gate
+from services.engine.adapters.vllm_steps import OURS, step_gate
 from services.engine.adapters.vllm_tools import ToolParser
 from services.engine.adapters.vllm_version import check_version
+from services.engine.adapters.vllm_warmth import tells_blocks
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
 from services.engine.settings import VllmSettings
 from services.engine.stepbook import StepBook
@@ -348,6 +349,7 @@ def _limits(settings: VllmSettings, config: Any, *, block_bytes: int) -> Limits:
         block_tokens=config.cache_config.block_size,
         block_bytes=block_bytes,
         resumes=True,
+        tells_blocks=tells_blocks(config) and config.scheduler_config.scheduler_cls in OURS,
     )
 
 

@@ -20,8 +20,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import KV_FETCH_COMPLETED_WAITING, KV_FETCH_IN_PROGRESS
 
 from services.engine.adapters.vllm_reserve import BlockReserve
+from services.engine.adapters.vllm_warmth import EventTee, blocks_of
 from services.engine.pool_scan import PoolScan
 from services.engine.steps.step import Draft, Held, Prefill, Step
+from services.engine.warmth.blocks import BlockNews, PromptBlocks
 
 KEY = "headrace"
 """Name of the record among the statistics of KV connectors."""
@@ -59,6 +61,9 @@ class StepFacts:
         self._loaded: list[str] = []
         self._held: list[Held] = []
         self._drafts: list[Draft] = []
+        self._prompts: list[PromptBlocks] = []
+        """Of the step that is being made: prompts that it computes to their end."""
+        self._tee = EventTee.before(self)
         # The first block is vLLM's own.
         self._scan = PoolScan(self.kv_cache_manager.block_pool.blocks[1:])  # type: ignore[attr-defined]
 
@@ -132,6 +137,8 @@ class StepFacts:
         if refs:
             prefills = [self._prefill(ref, scheduled[ref]) for ref in refs if ref in scheduled]
             facts["prefills"] = prefills
+            if self._prompts:
+                facts["blocks"], self._prompts = BlockNews(prompts=self._prompts), []
             facts["decodes"] -= len(prefills)
         if len(scheduled) < len(self.running):  # type: ignore[attr-defined]
             facts["unscheduled"] = self._unscheduled(scheduled)
@@ -152,6 +159,7 @@ class StepFacts:
         if is_last:
             self._midway.pop(ref, None)
             self._computed.pop(ref, None)
+            self._note_blocks(request)
         else:
             self._midway[ref] = None
         return Prefill(
@@ -162,6 +170,12 @@ class StepFacts:
             cached=start if is_first else 0,
             blocks=self._blocks(ref) if is_last else 0,
         )
+
+    def _note_blocks(self, request: Any) -> None:
+        pool = self.kv_cache_manager.block_pool  # type: ignore[attr-defined]
+        blocks = blocks_of(request, block_tokens=pool.hash_block_size)
+        if blocks is not None:
+            self._prompts.append(blocks)
 
     def _unscheduled(self, scheduled: dict[str, int]) -> list[str]:
         """Return who holds a place, has had a token, and is not in the step though it could be."""
@@ -201,6 +215,7 @@ class StepFacts:
             step.free_runs, step.largest_free_run = runs.runs, runs.largest
         if graph is not None:
             step.mode = KINDS.get(graph.runtime_mode.rpartition(".")[2], graph.runtime_mode)
+        step.blocks = self._tee.put_into(step.blocks)
         if self._loaded:
             step.loaded, self._loaded = self._loaded, []
         if self._held:

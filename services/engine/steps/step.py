@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from services.engine.steps.blame import NOTABLE
+from services.engine.warmth.blocks import BlockNews
 from shared.ids import RequestId
 
 
@@ -89,6 +90,8 @@ class Step(msgspec.Struct, array_like=True):
     """Choices that waited for blocks when this step was made."""
     queued: list[Queued] = []
     """Choices that start with this step, and had to wait for blocks."""
+    blocks: BlockNews | None = None
+    """Blocks that came or went, and prompts whose blocks are all there; only of backends that tell (`Limits.tells_blocks`)."""
 
 
 def us_of(seconds: float) -> int:

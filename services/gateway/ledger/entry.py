@@ -79,6 +79,7 @@ def entry_of_call(
         work.preemptions, work.first_step, work.last_step, work.batch_size, work.kv_blocks,
         work.blocked_by[:MAX_BLOCKERS], work.mode, work.mode_changes,
         is_estimated, call.sampling.max_tokens or 0, int(max_gap_s * US), work.blocks_us,
+        *_why(present),
     )
     # fmt: on
     return entry, at_us
@@ -207,6 +208,11 @@ def _engine(stay: Stay | None) -> tuple[EngineId, str, str, str]:
     if beat is None:
         return stay.engine, "", "", ""
     return stay.engine, beat.version, beat.backend, beat.zone
+
+
+def _why(stay: Stay | None) -> tuple[str, int]:
+    """Return why the engine was chosen, and what it was expected to have of the prompt."""
+    return ("", 0) if stay is None else (stay.route, stay.expected_cached_tokens)
 
 
 def _attempts(parts: Sequence[Part]) -> list[Attempt]:

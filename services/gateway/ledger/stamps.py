@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from services.gateway.routing import Route
 from shared.ids import EngineId
-from shared.messages import EngineHeartbeat, Spent
+from shared.messages import Chain, EngineHeartbeat, Spent
 
 NEVER = -1.0
 """A moment that has not come; no clock here shows one below zero."""
@@ -27,6 +28,10 @@ class Stay(msgspec.Struct, gc=False):
     """The engine's host was booted with ours: its moments compare with ours."""
     trip_us: int = -1
     """Least time seen that a message to this engine and its reply were on their way; -1: not known."""
+    route: str = ""
+    """Why this engine was chosen; see `RouteReason`."""
+    expected_cached_tokens: int = 0
+    """What it was expected to have of the prompt."""
     prompt_tokens: int = 0
     is_taken: bool = False
     """The engine accepted it or sent a delta."""
@@ -47,6 +52,10 @@ class Stay(msgspec.Struct, gc=False):
 class Stays(msgspec.Struct, gc=False):
     """The attempts of one prompt, and the rhythm of its deltas."""
 
+    chain: Chain | None = None
+    """What the prompt begins with, once it was needed."""
+    route: Route | None = None
+    """The latest choice of an engine."""
     present: Stay | None = None
     """The attempt under way, or the last one."""
     lost: list[Stay] = []

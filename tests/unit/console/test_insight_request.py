@@ -202,6 +202,15 @@ def test_a_refused_request_has_neither_engine_nor_tokens():
     ] == story(found(refused), None, {}, {})
 
 
+@pytest.mark.parametrize(
+    ("route", "why"), [("warm", "chosen for that"), ("best", "not chosen for that")]
+)
+def test_counts_tell_what_was_expected_where_it_went(route, why):
+    warm = ledger(4, parts={"receive": 1}, route=route, expected_cached_tokens=1504)
+
+    assert f"warmth    1,504 tokens expected there, {why}" in counts(found(warm), NAMES)
+
+
 def test_counts_tell_what_was_computed_and_what_twice():
     assert [
         "tokens    prompt 120 (96 cached, 24 computed), answer 128",

@@ -121,6 +121,36 @@ def test_the_unused_rest_of_an_ended_stream_is_free_at_once():
     assert 50 == account.outstanding_tokens()
 
 
+@pytest.mark.parametrize(("began_after_beat", "left"), [(True, 0), (False, 450)])
+def test_what_the_last_beat_had_of_an_ended_stream_is_gone_with_it(began_after_beat, left):
+    """All of it where its prompt was still to be computed; else the beat had only the rest of its answer, which has been made since."""
+    account = Desk(beat(A)).book.account(A)
+    account.sent(StreamNo(1), work_tokens=500, choices=1)
+    account.answered(StreamNo(1))
+    if not began_after_beat:
+        account.begun(StreamNo(1))
+    account.observe(beat(A, tokens=450), now=1.0)
+    account.begun(StreamNo(1))
+
+    account.ended(StreamNo(1), unused_tokens=0)
+
+    assert left == account.outstanding_tokens()
+
+
+def test_work_that_is_saved_is_not_counted_until_a_beat_says_otherwise():
+    account = Desk(beat(A)).book.account(A)
+    account.sent(StreamNo(1), work_tokens=500, saved_tokens=450, choices=1)
+    assert 50 == account.outstanding_tokens()
+    account.answered(StreamNo(1))
+
+    account.observe(beat(A, tokens=500), now=1.0)
+
+    assert 500 == account.outstanding_tokens()
+    account.begun(StreamNo(1))
+    account.ended(StreamNo(1), unused_tokens=0)
+    assert 0 == account.outstanding_tokens()
+
+
 def test_a_fresh_engine_gets_its_share_slowly():
     desk = Desk(beat(A), at=-100.0)
     desk.beats.append(beat(B))
@@ -165,7 +195,7 @@ def test_gateways_do_not_herd_on_the_idle_engine_between_two_beats():
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("sent", "answered", "ended", "beat")),
+        st.sampled_from(("sent", "answered", "begun", "ended", "beat")),
         st.integers(1, 6),
         st.integers(0, 1000),
     ),
@@ -183,6 +213,8 @@ def test_the_book_is_never_negative_and_empty_after_the_last_stream(steps):
             account.sent(StreamNo(no), work_tokens=tokens, choices=2)
         elif what == "answered":
             account.answered(StreamNo(no))
+        elif what == "begun":
+            account.begun(StreamNo(no))
         elif what == "ended":
             opened.discard(no)
             account.ended(StreamNo(no), unused_tokens=tokens)
