@@ -40,6 +40,7 @@ class Talk:
         recorder = await self.world.answer(
             call(self.text, prompt_bytes=size, work_tokens=size // 4 + 16, temperature=0.0),
             tenant=self.tenant,
+            prefix_salt=self.tenant,
             gateway=gateway,
         )
         await self.world.until(lambda: self._entry(recorder))
@@ -202,6 +203,7 @@ def test_tenants_do_not_see_each_others_warmth():
 
         assert 0 == theirs.ledgers[0].expected_cached_tokens
         assert theirs.ledgers[0].route != "warm"
+        assert 0 == theirs.ledgers[0].cached_tokens
         assert mine.ledgers[-1].expected_cached_tokens > 0
 
     play(scenario)

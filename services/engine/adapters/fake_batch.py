@@ -325,8 +325,7 @@ class Batch:
             waited_us = int(reserve.start(key, now) * 1e6)
             if waited_us:
                 self._queued.append(Queued(key, waited_us))
-            self._take(task, task.blocks)
-            self._running[key] = task
+            self._start(task, task.blocks)
 
     def _start_waiting(self) -> None:
         room = self._settings.max_streams - self._count_choices()
