@@ -19,6 +19,8 @@ from shared.messages import (
 
 B = TypeVar("B", EngineHeartbeat, GatewayHeartbeat)
 
+MAX_SEEN = 4096
+"""Of each kind; further ones are not heard until others are forgotten."""
 FORGET_S = 60.0
 """How long a silent one is remembered: a beat that was sent before its death and comes late must not bring it back."""
 
@@ -71,10 +73,10 @@ class Roster(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
     seen: Mapping[str, Seen[B]] = {}
 
     def hear(self, beat: B, *, now_s: float) -> Roster[B]:
-        """Return the roster after a beat; one that is no newer than the latest of its sender changes nothing."""
+        """Return the roster after a beat; one that is no newer than the latest of its sender, or finds no room, changes nothing."""
         key = sender_of(beat)
         known = self.seen.get(key)
-        if known is not None and beat.beat <= known.beat.beat:
+        if len(self.seen) >= MAX_SEEN if known is None else beat.beat <= known.beat.beat:
             return self
         return self._with({**self.seen, key: Seen(beat, now_s)})
 

@@ -30,6 +30,7 @@ from shared.streams import (
     PENDING_HEADER,
     PREVIOUS_HEADER,
     SEQUENCE_HEADER,
+    SUBJECT_HEADER,
     UPDATE_SUBJECT,
     ApiError,
     GetRequest,
@@ -37,7 +38,7 @@ from shared.streams import (
     config_of,
     stream_of,
 )
-from shared.subjects import pattern
+from shared.subjects import check_subject, pattern
 from shared.typedbus import TypedBus
 from shared.wire import STATUS_HEADER
 
@@ -172,6 +173,7 @@ class History:
             for reply in await pages.read():
                 try:
                     message = decode(kind, reply.payload)
+                    check_subject(message, reply.headers.get(SUBJECT_HEADER, ""))
                 except Undecodable:
                     self._bus.counts.undecodable += 1
                     continue

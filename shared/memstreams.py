@@ -24,6 +24,7 @@ from shared.streams import (
     PENDING_HEADER,
     PREVIOUS_HEADER,
     SEQUENCE_HEADER,
+    SUBJECT_HEADER,
     UPDATE_SUBJECT,
     ApiError,
     GetRequest,
@@ -162,6 +163,7 @@ def _batch(found: list[_Kept], request: GetRequest) -> list[Answer]:
     for kept in islice(found, request.batch):
         headers = {
             SEQUENCE_HEADER: str(kept.seq),
+            SUBJECT_HEADER: kept.subject,
             PENDING_HEADER: str(len(found) - len(answers) - 1),
             PREVIOUS_HEADER: str(previous),
         }

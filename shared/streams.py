@@ -20,6 +20,7 @@ OWNER_SUBJECTS = (CREATE_SUBJECT, UPDATE_SUBJECT)
 READER_SUBJECTS = (INFO_SUBJECT, GET_SUBJECT)
 
 SEQUENCE_HEADER = "Nats-Sequence"
+SUBJECT_HEADER = "Nats-Subject"
 PENDING_HEADER = "Nats-Num-Pending"
 """Of a message that is one of a batch; servers before 2.11 know no batches."""
 PREVIOUS_HEADER = "Nats-Last-Sequence"

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
 
-from shared.errors import UserError
+from shared.errors import Undecodable, UserError
 from shared.messages import ROUTES, Message
 
 MAX_TOKEN_CHARS = 128
 """Far below the server's limit of a control line (4,096 bytes) for four of them in a subject."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
-_LEGAL_TOKEN = re.compile(r"[^\s.*>\x00-\x20\x7f]+")
+_LEGAL_TOKEN = re.compile(
+    r"[^\s.*>\x00-\x20\x7f-\xa0\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+"
+)
+"""No spaces, nothing that controls a terminal, nothing that turns the direction of text: these names are shown to people."""
 
 SubjectOf = Callable[[Message], str]
 
@@ -59,6 +62,19 @@ def subject_of(kind: type[Message]) -> SubjectOf:
     if len(names) == 1:
         return lambda message: template % token(read(message))
     return lambda message: template % tuple(map(token, read(message)))
+
+
+_subjects: dict[type[Message], SubjectOf] = {kind: subject_of(kind) for kind in ROUTES}
+
+
+def check_subject(message: Message, subject: str) -> None:
+    """Raise `Undecodable` where a message came on another subject than the one that its own fields name."""
+    try:
+        own = _subjects[type(message)](message)
+    except UserError as error:
+        raise Undecodable(f"{type(message).__name__}: {error}") from error
+    if own != subject:
+        raise Undecodable(f"{type(message).__name__}: came on {subject!r} and says {own!r}")
 
 
 def matches(pattern_parts: list[str], subject_parts: list[str]) -> bool:

@@ -28,7 +28,7 @@ from shared.errors import (
 )
 from shared.messages import DEAD_LETTER_SUBJECT, ROUTES, Delivery, Message
 from shared.quiet import Quiet
-from shared.subjects import SubjectOf, fill, pattern, subject_of
+from shared.subjects import SubjectOf, check_subject, fill, pattern, subject_of
 from shared.wire import NO_RESPONDERS_STATUS, STATUS_HEADER, Listening, Receive, Wire
 
 M = TypeVar("M", bound=Message)
@@ -150,7 +150,7 @@ class TypedBus:
             subject: str, payload: bytes, reply: str, headers: Mapping[str, str] | None
         ) -> None:
             try:
-                handler(decode(kind, payload))
+                handler(self._read(kind, subject, payload))
             except Undecodable as error:
                 self._park(subject, payload, error)
             except Exception as error:  # noqa: BLE001 - one bad message must not end the subscription
@@ -176,7 +176,7 @@ class TypedBus:
         ) -> None:
             nonlocal running
             try:
-                message = decode(kind, payload)
+                message = self._read(kind, subject, payload)
             except Undecodable as error:
                 self._park(subject, payload, error)
                 self._refuse(reply, UNDECODABLE, str(error))
@@ -261,6 +261,12 @@ class TypedBus:
         listening = await self._wire.listen(subject, receive, queue=queue)
         self._listening.add(listening)
         return _Subscription(listening, self._listening)
+
+    def _read(self, kind: type[M], subject: str, payload: bytes) -> M:
+        """Return the message; its ids are those of the subject, on which its sender may send. Raises `Undecodable`."""
+        message = decode(kind, payload)
+        check_subject(message, subject)
+        return message
 
     def _spawn(self, call: Awaitable[None]) -> bool:
         assert inspect.iscoroutine(call)

@@ -112,13 +112,14 @@ def _insight(options: argparse.Namespace, settings: ConsoleSettings) -> int:
 def _blackbox(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console.blackbox import find, text  # noqa: PLC0415
     from services.console.fleet.instance import BLACK_BOXES  # noqa: PLC0415
+    from services.console.plain import cleaned  # noqa: PLC0415
 
     shelf = options.folder or settings.platform_folder(options.name) / BLACK_BOXES
     said = find(Path(shelf), options.engine)
     if options.json:
         output.json_document(said)
     else:
-        output.line(text(said))
+        output.line(text(cleaned(said)))
     return 0
 
 

@@ -1,4 +1,7 @@
-"""The one place that writes to the terminal. Results go to stdout, progress and errors to stderr."""
+"""The one place that writes to the terminal. Results go to stdout, progress and errors to stderr.
+
+What a text of others holds of control characters never gets there.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,33 @@ from itertools import islice
 
 import msgspec
 
+from services.console.plain import in_json, plain
+
 HOME, CLEAR_LINE, CLEAR_BELOW, CLEAR_ALL = "\033[H", "\033[K", "\033[J", "\033[2J"
 
 
 def line(text: str = "") -> None:
     """Write a result line."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(plain(text) + "\n")
     sys.stdout.flush()
 
 
 def piece(text: str) -> None:
     """Write a part of a line at once."""
-    sys.stdout.write(text)
+    sys.stdout.write(plain(text))
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """Tell the person at the terminal what is going on."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(plain(text) + "\n")
     sys.stderr.flush()
 
 
 def progress(text: str) -> None:
     """Overwrite the current line of a terminal; silent where stderr is a file."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[2K{text}")
+        sys.stderr.write(f"\r\033[2K{plain(text)}")
         sys.stderr.flush()
 
 
@@ -45,12 +50,17 @@ def progress_done() -> None:
 
 def json_document(value: object) -> None:
     """Write a value as indented JSON."""
-    line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    _whole(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def json_line(value: object) -> None:
     """Write a value as JSON on one line."""
-    line(msgspec.json.encode(value).decode())
+    _whole(msgspec.json.encode(value).decode())
+
+
+def _whole(document: str) -> None:
+    sys.stdout.write(in_json(document) + "\n")
+    sys.stdout.flush()
 
 
 def is_terminal() -> bool:
@@ -70,9 +80,10 @@ class Frames:
             line(f"\n{text}" if self._shown else text)
         else:
             size = shutil.get_terminal_size()
-            rows = islice(text.split("\n"), size.lines - 1)
+            rows = islice(plain(text).split("\n"), size.lines - 1)
             cut = "".join(f"{row[: size.columns]}{CLEAR_LINE}\n" for row in rows)
-            piece(f"{HOME if self._shown else CLEAR_ALL + HOME}{cut}{CLEAR_BELOW}")
+            sys.stdout.write(f"{HOME if self._shown else CLEAR_ALL + HOME}{cut}{CLEAR_BELOW}")
+            sys.stdout.flush()
         self._shown += 1
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from services.console.connection import on_bus
 from services.console.fleet.instance import BusAddress
+from services.console.plain import cleaned
 from shared.messages import (
     HEARTBEAT_S,
     EngineHeartbeat,
@@ -139,13 +140,13 @@ async def observe(address: BusAddress) -> Picture:
     tracers: dict[str, TracerHeartbeat] = {}
 
     def on_engine(beat: EngineHeartbeat) -> None:
-        engines[beat.engine] = beat
+        engines[beat.engine] = cleaned(beat)
 
     def on_gateway(beat: GatewayHeartbeat) -> None:
-        gateways[beat.gateway] = beat
+        gateways[beat.gateway] = cleaned(beat)
 
     def on_tracer(beat: TracerHeartbeat) -> None:
-        tracers[beat.tracer] = beat
+        tracers[beat.tracer] = cleaned(beat)
 
     async def listen(bus: NatsBus) -> None:
         await bus.subscribe(EngineHeartbeat, on_engine)

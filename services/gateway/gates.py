@@ -12,6 +12,9 @@ from services.gateway.admission.verdict import AdmissionSettings, Offer, Ticket,
 from shared.ids import TenantId
 from shared.messages import Priority
 
+MAX_GATES = 2048
+"""Beyond it those that nobody needs now are forgotten: services come from the names in heartbeats."""
+
 
 class Gates:
     """The gates by service; made when a service is first seen."""
@@ -78,6 +81,8 @@ class Gates:
     def _gate(self, service: str) -> Gate:
         gate = self._gates.get(service)
         if gate is None:
+            if len(self._gates) >= MAX_GATES:
+                self._gates = {name: one for name, one in self._gates.items() if not one.is_idle}
             gate = self._gates[service] = Gate(self._settings)
         return gate
 

@@ -20,6 +20,9 @@ from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat
 HUNG_MEMORY_S = 60.0
 """How long an engine that hung is left alone unless it steps; then it may show with one prompt whether it works again."""
 
+MAX_SERVICES = 1024
+"""Beyond it those without engines are forgotten, the oldest first; while all have some, further ones are not heard."""
+
 
 class Loss(msgspec.Struct, frozen=True):
     """An engine whose streams must be given up; `why` is a verb phrase."""
@@ -105,6 +108,13 @@ class Lookout:
     def engine_beat(self, beat: EngineHeartbeat, *, now: float, unix_s: int) -> Loss | None:
         """Take an engine's heartbeat; return the loss where it says that it failed or shows that it hangs."""
         before = self._engines
+        known = before.seen.get(beat.engine)
+        if known is not None and known.beat.service != beat.service:
+            return (
+                None  # somebody else who took its name: an engine serves one service all its life
+            )
+        if beat.service not in self._first_seen and not self._has_room():
+            return None
         self._engines = before.hear(beat, now_s=self._clock.s)
         if self._engines is before:
             return None
@@ -150,7 +160,7 @@ class Lookout:
         ]
         for beat in lost:
             del self._alive[beat.service][beat.engine]
-            del self._talked_s[beat.engine]
+            self._talked_s.pop(beat.engine, None)
             self._given_up.discard(beat.engine)
             self._hung.pop(beat.engine, None)
         return [Loss(beat.engine, beat.service, "is gone") for beat in lost]
@@ -179,6 +189,16 @@ class Lookout:
             for beat in self.beats(service)
             if beat.state is EngineState.READY and not is_hung(beat, self._settings)
         ]
+
+    def _has_room(self) -> bool:
+        """Return whether one more service may be heard of; forgets old ones for it."""
+        if len(self._first_seen) >= MAX_SERVICES:
+            empty = next((name for name in self._first_seen if not self._alive.get(name)), None)
+            if empty is None:
+                return False
+            del self._first_seen[empty]
+            self._alive.pop(empty, None)
+        return True
 
     def _has_other(self, beat: EngineHeartbeat) -> bool:
         return any(other.engine != beat.engine for other in self._usable(beat.service))

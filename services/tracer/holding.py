@@ -106,7 +106,7 @@ def orphan_item(batch: StageBatch, orphan: Orphan) -> Item:
     trace_id, span_id, flags = _parent_of(orphan.trace.get("traceparent", ""))
     ledger = Ledger(
         request=orphan.request,
-        began_unix_us=round(began_s * 1e6),
+        began_unix_us=max(0, round(began_s * 1e6)),
         wall_us=wall_us,
         us=[*[0] * _BEFORE_ENGINE, *spent.us, 0],
         outcome=Outcome.FAILED,

@@ -27,8 +27,6 @@ class TracerCounts:
 
     def __init__(self) -> None:
         self.ledgers = 0
-        self.malformed = 0
-        """Ledgers that are none: their stages are not twelve."""
         self.orphans = 0
         self.boxes = 0
         self.missed = 0
@@ -81,7 +79,6 @@ class TracerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         counts, sent = self._counts, self._outbox.counts
         yield _total("ledgers", "Ledgers seen.", counts.ledgers)
-        yield _total("malformed", "Ledgers that could not be used.", counts.malformed)
         yield _total("orphans", "Requests whose gateway was gone.", counts.orphans)
         yield _total("black_boxes", "Black boxes of engines that died.", counts.boxes)
         yield _total("missed", "Times that messages may have been lost.", counts.missed)

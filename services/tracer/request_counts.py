@@ -10,6 +10,9 @@ from shared.messages import STAGES, Ledger, Outcome
 from shared.spread import SETTLE, Spread
 
 _FINISHED = Outcome.FINISHED
+KINDS = frozenset({"chat", "completion", ""})
+"""What requests are; what one may be called by a later gateway counts as unknown, since each kind is a label."""
+WAYS = frozenset({"resume", "replay"})
 
 
 class Answers:
@@ -111,7 +114,7 @@ class RequestCounts:
                 spread.take((us,))
 
     def _observe_finished(self, ledger: Ledger) -> None:
-        kind, wall_us, ttft_us = ledger.kind, ledger.wall_us, ledger.ttft_us
+        kind, wall_us, ttft_us = _kind(ledger), ledger.wall_us, ledger.ttft_us
         whole = self.finished.get(kind)
         if whole is None:
             whole = self.finished[kind] = Spread(WHOLE_S)
@@ -129,7 +132,7 @@ class RequestCounts:
 
     def _observe_unfinished(self, ledger: Ledger) -> None:
         self.ended[ledger.outcome, ledger.status // 100, evidence_of(ledger)] += 1
-        key = ledger.kind, ledger.outcome
+        key = _kind(ledger), ledger.outcome
         whole = self.unfinished.get(key)
         if whole is None:
             whole = self.unfinished[key] = Spread(WHOLE_S)
@@ -149,4 +152,8 @@ class RequestCounts:
         for blocker in ledger.blocked_by:
             self.blocked_us += blocker.us
         for attempt in ledger.attempts:
-            self.lost[attempt.way or "anew"] += 1
+            self.lost[attempt.way if attempt.way in WAYS else "anew"] += 1
+
+
+def _kind(ledger: Ledger) -> str:
+    return ledger.kind if ledger.kind in KINDS else ""

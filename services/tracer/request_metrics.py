@@ -24,7 +24,7 @@ from services.tracer.request_families import (
     step_families,
 )
 from shared.ids import EngineId, ServiceName
-from shared.messages import STAGES, Ledger, LedgerBatch, Outcome, Priority, StageBatch
+from shared.messages import Ledger, LedgerBatch, Outcome, Priority, StageBatch
 
 OTHER = "other"
 MAX_SERVICES = 50
@@ -55,11 +55,9 @@ class RequestMetrics(Collector):
         return f"<RequestMetrics {len(self._counts)} groups, {len(self._steps)} engines>"
 
     def observe(self, batch: LedgerBatch) -> None:
-        """Count the requests of a batch; twice the same counts twice, and a ledger without all stages not at all."""
+        """Count the requests of a batch; twice the same counts twice."""
         service, found = batch.service, self._found
         for ledger in batch.ledgers:
-            if len(ledger.us) != len(STAGES):
-                continue
             # An enum's member takes ten times as long to hash as its value.
             entry = found.get((service, ledger.version, ledger.engine, ledger.priority._value_))
             counts, bands = entry or self._admit(service, ledger)

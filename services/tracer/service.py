@@ -30,7 +30,6 @@ from shared.health import HealthState
 from shared.ids import EngineId, TracerId
 from shared.messages import (
     HEARTBEAT_S,
-    STAGES,
     BlackBox,
     FoundBlackBox,
     LedgerBatch,
@@ -116,9 +115,6 @@ class TracerService:
         now = self._clock()
         counts, holding = self.counts, self._holding
         for ledger in batch.ledgers:
-            if len(ledger.us) != len(STAGES):
-                counts.malformed += 1
-                continue
             counts.ledgers += 1
             if ledger.engine:
                 self._engines[ledger.engine] = now

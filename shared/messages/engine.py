@@ -8,16 +8,16 @@ from typing import Literal
 import msgspec
 
 from shared.ids import EngineId, GatewayId, ServiceName, StreamNo
-from shared.messages.parts import Message, Value
+from shared.messages.parts import Count, Figure, Message, Place, Seconds, Short, Value
 from shared.messages.stages import Spent
 
 
 class Usage(Value, frozen=True, kw_only=True):
     """Token counts of a finished stream; over all its choices."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
+    prompt_tokens: Count
+    completion_tokens: Count
+    cached_tokens: Count = 0
 
 
 class TopLogprob(Value, frozen=True, array_like=True):
@@ -40,7 +40,7 @@ class TokenLogprob(Value, frozen=True, array_like=True):
 class ToolCallDelta(Value, frozen=True, kw_only=True):
     """A piece of a tool call; `id` and `name` come with the first piece of each index."""
 
-    index: int
+    index: Place
     id: str | None = None
     name: str | None = None
     arguments: str = ""
@@ -85,9 +85,9 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """New text of one choice. The stream is over when every choice has finished: that delta has `extra.usage` or `extra.error`."""
 
     stream: StreamNo
-    seq: int
+    seq: Count
     """From 0, by one, per stream: a gap is a lost message."""
-    choice: int
+    choice: Place
     text: str
     token_ids: list[int]
     finish: Finish | None = None
@@ -125,39 +125,39 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
 
     engine: EngineId
     service: ServiceName
-    beat: int
+    beat: Count
     """Counts up by one; a lower one than already seen is an old message."""
     state: EngineState
     backend: Literal["vllm", "fake", "openai"]
-    name: str = ""
+    name: Short = ""
     """What whoever started the process calls it (`engine-0`); for people, not unique."""
-    version: str = ""
-    zone: str = ""
+    version: Short = ""
+    zone: Short = ""
     host: str = ""
     boot: str = ""
     """Of the host's kernel: processes of one boot share a monotonic clock."""
-    max_model_len: int = 0
+    max_model_len: Count = 0
     """Context length in tokens."""
-    max_streams: int = 0
+    max_streams: Count = 0
     """Choices that can run at the same time (vLLM's `max_num_seqs`)."""
     resumes: bool = False
     """Whether it can go on with an answer that another engine began (`Submit.prior`)."""
-    running: int = 0
+    running: Count = 0
     """Choices that are being generated."""
-    waiting: int = 0
+    waiting: Count = 0
     """Choices accepted and not yet begun."""
-    outstanding_tokens: int = 0
+    outstanding_tokens: Count = 0
     """Upper bound of token work left: prompt tokens not begun + tokens still allowed to be generated."""
-    free_blocks: int = 0
-    total_blocks: int = 0
-    block_tokens: int = 0
-    step: int = 0
+    free_blocks: Count = 0
+    total_blocks: Count = 0
+    block_tokens: Count = 0
+    step: Count = 0
     """Engine steps so far."""
-    step_age_s: float = 0.0
+    step_age_s: Seconds = 0.0
     """Time since the last step began while there is work; 0 when idle. A growing one is a hung engine."""
-    step_bound_s: float = 0.0
+    step_bound_s: Seconds = 0.0
     """An older step means that it hangs, by its experience of its own steps; 0: it has none that counts now."""
-    tokens_per_s: float = 0.0
+    tokens_per_s: Figure = 0.0
     """Generated tokens per second, smoothed over about 10 s."""
     reason: str = ""
     """Why it failed or drains."""

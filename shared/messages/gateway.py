@@ -5,16 +5,26 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, StreamNo, TenantId
-from shared.messages.parts import Message, Priority, Prompt, Sampling, Value
+from shared.messages.parts import (
+    Count,
+    Message,
+    Micros,
+    Place,
+    Priority,
+    Prompt,
+    Sampling,
+    Seconds,
+    Value,
+)
 from shared.messages.warmth import Chain
 
 
 class Prior(Value, frozen=True, kw_only=True):
     """What a choice said at an engine that is lost: another one goes on behind it."""
 
-    choice: int
+    choice: Place
     token_ids: list[int]
-    chars: int
+    chars: Count
     """Characters of its text that were delivered. What its last tokens hold back (half a character, the beginning of a stop string)
     comes with the next ones."""
 
@@ -31,7 +41,7 @@ class Submit(Message, tag="gateway.submit.v1", frozen=True, kw_only=True):
     sampling: Sampling
     priority: Priority = Priority.DEFAULT
     tenant: TenantId = TenantId("anonymous")
-    deadline_s: float
+    deadline_s: Seconds
     """Time left for the whole answer when this was sent; the engine stops generating after it."""
     trace: dict[str, str] = {}
     """W3C `traceparent` and `tracestate` of the client, if any."""
@@ -68,8 +78,8 @@ class Accepted(Message, tag="engine.accepted.v1", frozen=True, kw_only=True):
 
     engine: EngineId
     stream: StreamNo
-    prompt_tokens: int
-    held_us: int = 0
+    prompt_tokens: Count
+    held_us: Micros = 0
     """From the arrival of the submit to this reply: the rest of the round trip was spent on the way."""
 
 
@@ -100,16 +110,16 @@ class Resend(Message, tag="gateway.resend.v1", frozen=True, kw_only=True):
     engine: EngineId
     gateway: GatewayId
     stream: StreamNo
-    from_seq: int
+    from_seq: Count
 
 
 class GatewayHeartbeat(Message, tag="gateway.heartbeat.v1", frozen=True, kw_only=True):
     """A gateway is alive: each 500 ms. Engines drop the work of one that is silent for `GATEWAY_GONE_S`."""
 
     gateway: GatewayId
-    beat: int
-    open_streams: int = 0
-    queued: int = 0
+    beat: Count
+    open_streams: Count = 0
+    queued: Count = 0
     url: str = ""
-    engines: int = 0
+    engines: Count = 0
     """Ready engines as this gateway sees them."""

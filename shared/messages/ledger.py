@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from shared.ids import EngineId, GatewayId, RequestId, ServiceName, TenantId
-from shared.messages.parts import Message, Priority, Value
-from shared.messages.stages import Blocker
+from shared.messages.parts import (
+    Count,
+    Figure,
+    Message,
+    Micros,
+    Place,
+    Priority,
+    Seconds,
+    Short,
+    Status,
+    UnixMicros,
+    Value,
+)
+from shared.messages.stages import STAGES, Blocker
+
+AllStages = Annotated[list[Micros], Meta(min_length=len(STAGES), max_length=len(STAGES))]
 
 
 class Outcome(StrEnum):
@@ -33,7 +50,7 @@ class Attempt(Value, frozen=True, array_like=True):
     engine: EngineId
     why: str
     """Verb phrase, such as `is gone`."""
-    us: int
+    us: Micros
     """From the submit to the loss."""
     way: str = ""
     """How the answer went on at the next engine: `resume`, `replay`, or empty for from its beginning."""
@@ -42,8 +59,8 @@ class Attempt(Value, frozen=True, array_like=True):
 class ChoiceRecord(Value, frozen=True, array_like=True):
     """One choice of a request."""
 
-    index: int
-    tokens: int
+    index: Place
+    tokens: Count
     finish: str
     """OpenAI's `finish_reason`; empty: cut off."""
 
@@ -55,11 +72,11 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """
 
     request: RequestId
-    began_unix_us: int
+    began_unix_us: UnixMicros
     """Wall time of the first byte."""
-    wall_us: int
+    wall_us: Micros
     """From the first byte read to the last byte handed to the client's connection, or to the end of the request if it had no answer."""
-    us: list[int]
+    us: AllStages
     """Microseconds by stage, in the order of `STAGES`."""
     outcome: Outcome
     priority: Priority
@@ -67,7 +84,7 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """`http` or `nats`."""
     kind: str
     """`chat` or `completion`; empty where it could not be read."""
-    status: int
+    status: Status
     """HTTP status of the answer; of a stream that broke off that of the error event."""
     code: str = ""
     """OpenAI's `code` or `type` of the error, if any; never a message."""
@@ -80,39 +97,39 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """8 bytes: the root span of this request."""
     parent_id: bytes = b""
     """8 bytes: the caller's span; empty: none."""
-    trace_flags: int = 0
+    trace_flags: Place = 0
     trace_state: str = ""
     is_streamed: bool = False
     has_own_deadline: bool = False
     """The caller set the deadline itself: that it passed is no evidence against an engine."""
-    ttft_us: int = 0
+    ttft_us: Micros = 0
     """From the first byte read to the first delta here; 0: there was none."""
     engine: EngineId = EngineId("")
-    version: str = ""
-    backend: str = ""
-    zone: str = ""
+    version: Short = ""
+    backend: Short = ""
+    zone: Short = ""
     attempts: list[Attempt] = []
     choices: list[ChoiceRecord] = []
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    prefill_tokens: int = 0
-    recomputed_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    preemptions: int = 0
-    first_step: int = 0
-    last_step: int = 0
-    batch_size: float = 0.0
-    kv_blocks: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    cached_tokens: Count = 0
+    prefill_tokens: Count = 0
+    recomputed_tokens: Count = 0
+    drafted_tokens: Count = 0
+    accepted_tokens: Count = 0
+    preemptions: Count = 0
+    first_step: Count = 0
+    last_step: Count = 0
+    batch_size: Figure = 0.0
+    kv_blocks: Count = 0
     blocked_by: list[Blocker] = []
-    mode: str = ""
-    mode_changes: int = 0
+    mode: Short = ""
+    mode_changes: Count = 0
     is_estimated: bool = False
     """Part of the engine's stages was seen from outside only: it died, or its backend cannot tell."""
-    max_tokens: int = 0
+    max_tokens: Count = 0
     """What the request allowed; 0: no bound."""
-    max_token_gap_us: int = 0
+    max_token_gap_us: Micros = 0
     """The longest pause between two deltas after the first, as they arrived here."""
     blocks_us: int = 0
     """Of the time in `queue`: how long it waited for KV blocks."""
@@ -145,10 +162,10 @@ class BlackBox(Message, tag="console.blackbox.v1", frozen=True, kw_only=True):
     host: str
     cause: str
     """How the process ended, for people."""
-    last_step: int = 0
-    rss_bytes: int = 0
-    free_blocks: int = 0
-    unix_s: float = 0.0
+    last_step: Count = 0
+    rss_bytes: Count = 0
+    free_blocks: Count = 0
+    unix_s: Seconds = 0.0
     """Wall time of its last record."""
 
 

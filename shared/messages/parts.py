@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+# Figures are checked where a message is read, so that nobody has to doubt them afterwards: no negative count, no time that is not a
+# number, and no sum of them that leaves the range of what they become (64-bit fields of OTLP, dates of this age).
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
+"""A duration in microseconds: up to 115 days."""
+UnixMicros = Annotated[int, msgspec.Meta(ge=0, le=9 * 10**15)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=9e9)]
+"""A duration, a moment of CLOCK_MONOTONIC, or a wall time."""
+Figure = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+"""A rate or a mean."""
+Status = Annotated[int, msgspec.Meta(ge=0, le=999)]
+Place = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+"""An index, a number in a sequence."""
+Short = Annotated[str, msgspec.Meta(max_length=256)]
+"""A name: what may become a label."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,7 +78,7 @@ class Sampling(Value, frozen=True, kw_only=True):
     top_k: int | None = None
     """0 or -1: no limit."""
     min_p: float | None = None
-    n: int = 1
+    n: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
     max_tokens: int | None = None
     """Upper bound of generated tokens; `None`: up to the context length."""
     min_tokens: int = 0

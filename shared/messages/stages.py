@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from shared.ids import EngineId, RequestId, ServiceName
-from shared.messages.parts import Message, Value
+from shared.messages.parts import Count, Figure, Message, Micros, Seconds, Short, Value
 
 
 class Stage(StrEnum):
@@ -40,13 +43,17 @@ class Stage(StrEnum):
 STAGES: tuple[Stage, ...] = tuple(Stage)
 ENGINE_STAGES: tuple[Stage, ...] = STAGES[3:11]
 """Those that an engine measures: `tokenize` to `output_parse`."""
+EngineStages = Annotated[
+    list[Micros], Meta(min_length=len(ENGINE_STAGES), max_length=len(ENGINE_STAGES))
+]
+StageIndex = Annotated[int, Meta(ge=0, lt=len(STAGES))]
 
 
 class Blocker(Value, frozen=True, array_like=True):
     """Another request whose prefill lengthened the steps of this one."""
 
     request: RequestId
-    us: int
+    us: Micros
 
 
 class Spent(Value, frozen=True, array_like=True, gc=False):
@@ -55,37 +62,37 @@ class Spent(Value, frozen=True, array_like=True, gc=False):
     Times are CLOCK_MONOTONIC of the engine's host: comparable with a process whose `boot` is the same, and with no other.
     """
 
-    received_at: float
+    received_at: Seconds
     """When the submit arrived, in seconds."""
-    until: float
+    until: Seconds
     """When this was stamped; the stages sum to `until - received_at`."""
-    us: list[int]
+    us: EngineStages
     """Microseconds by stage, in the order of `ENGINE_STAGES`."""
-    cached_tokens: int = 0
+    cached_tokens: Count = 0
     """Prompt tokens whose KV blocks were there already."""
-    prefill_tokens: int = 0
+    prefill_tokens: Count = 0
     """Prompt tokens computed, those computed again after a preemption not included."""
-    recomputed_tokens: int = 0
+    recomputed_tokens: Count = 0
     """Tokens computed again after preemptions."""
-    decode_tokens: int = 0
+    decode_tokens: Count = 0
     """Tokens generated, over all choices."""
-    drafted_tokens: int = 0
+    drafted_tokens: Count = 0
     """Speculative tokens proposed."""
-    accepted_tokens: int = 0
+    accepted_tokens: Count = 0
     """Speculative tokens that held."""
-    preemptions: int = 0
-    first_step: int = 0
+    preemptions: Count = 0
+    first_step: Count = 0
     """Number of the engine step that first computed something of it; 0: none."""
-    last_step: int = 0
-    batch_size: float = 0.0
+    last_step: Count = 0
+    batch_size: Figure = 0.0
     """Choices in a step of its decoding, on average."""
-    kv_blocks: int = 0
+    kv_blocks: Count = 0
     """KV blocks that it held at most."""
     blocked_by: list[Blocker] = []
     """Who held it up most, the worst first; at most `MAX_BLOCKERS`."""
-    mode: str = ""
+    mode: Short = ""
     """Attention backend and kind of its last step, such as `FLASH_ATTN/graph` or `CPU_ATTN/eager`."""
-    mode_changes: int = 0
+    mode_changes: Count = 0
     """How often that changed while it ran: a fallback kernel shows here."""
     blocks_us: int = 0
     """Of the time in `queue`: how long it waited for KV blocks, not for its turn."""
@@ -98,32 +105,32 @@ class Move(Value, frozen=True, array_like=True, gc=False):
     """A request entered a stage."""
 
     request: RequestId
-    stage: int
+    stage: StageIndex
     """Index into `STAGES`; `deliver` means that the engine has done its part."""
-    ago_us: int
+    ago_us: Micros
     """How long before the batch's `at`."""
 
 
 class StepSummary(Value, frozen=True, array_like=True, gc=False):
     """The engine's steps since the last batch, added up."""
 
-    steps: int = 0
-    busy_us: int = 0
+    steps: Count = 0
+    busy_us: Micros = 0
     """Time of all steps."""
-    wait_us: int = 0
+    wait_us: Micros = 0
     """The part of it beyond decode-only steps, while somebody was decoding."""
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    recomputed_tokens: int = 0
-    preemptions: int = 0
-    largest_batch: int = 0
+    prefill_tokens: Count = 0
+    decode_tokens: Count = 0
+    recomputed_tokens: Count = 0
+    preemptions: Count = 0
+    largest_batch: Count = 0
     """Most choices in one step."""
-    longest_us: int = 0
+    longest_us: Micros = 0
     """The longest step, and whose prefill was the largest in it."""
     longest_by: RequestId = RequestId("")
-    mode: str = ""
+    mode: Short = ""
     """See `Spent.mode`."""
-    mode_changes: int = 0
+    mode_changes: Count = 0
 
 
 class Orphan(Value, frozen=True, array_like=True):
@@ -139,14 +146,14 @@ class StageBatch(Message, tag="engine.stages.v1", array_like=True, frozen=True, 
 
     service: ServiceName
     engine: EngineId
-    at: float
+    at: Seconds
     """CLOCK_MONOTONIC of the engine's host, in seconds."""
-    unix_s: float
+    unix_s: Seconds
     """Wall time at `at`."""
     moves: list[Move]
     steps: StepSummary
     orphans: list[Orphan] = []
-    dropped: int = 0
+    dropped: Count = 0
     """Moves that found no room in this batch."""
 
 
@@ -160,25 +167,25 @@ class StepQuery(Message, tag="console.steps.v1", frozen=True, kw_only=True):
 class TokenRun(Value, frozen=True, array_like=True, gc=False):
     """From this token on each step made `per_step` tokens, until the next run begins."""
 
-    token: int
+    token: Count
     """Position among the generated tokens of the choice, from 0."""
-    step: int
+    step: Count
     """Engine step that made it."""
-    per_step: int = 1
+    per_step: Count = 1
 
 
 class StepSpan(Value, frozen=True, array_like=True, gc=False):
     """A number of consecutive steps, summarised."""
 
-    first_step: int
-    steps: int
-    begin_us: int
+    first_step: Count
+    steps: Count
+    begin_us: Micros
     """When the first began, since `StepDetail.began_at`."""
-    us: int
+    us: Micros
     """Time from there to the end of the last."""
-    batch_size: float
+    batch_size: Figure
     """Choices in a step, on average."""
-    prefill_tokens: int
+    prefill_tokens: Count
     """Prompt tokens of others computed in these steps."""
 
 
@@ -192,12 +199,12 @@ class StepDetail(Message, tag="engine.steps.v1", frozen=True, kw_only=True):
     request: RequestId
     is_known: bool = False
     """False: the engine never had the request, or no longer remembers it."""
-    unix_s: float = 0.0
+    unix_s: Seconds = 0.0
     """Wall time at `began_at`."""
-    began_at: float = 0.0
+    began_at: Seconds = 0.0
     """CLOCK_MONOTONIC at the begin of its first step."""
-    first_step: int = 0
-    last_step: int = 0
+    first_step: Count = 0
+    last_step: Count = 0
     head_ms: bytes = b""
     head_batch: bytes = b""
     middle: list[StepSpan] = []

@@ -32,6 +32,7 @@ class Day:
         self.fleet: list[EngineHandle] = []
         self.expected: list[dict[int, str]] = []
         self.ended = {"whole": 0, "error": 0, "left": 0, "continued": 0}
+        self.faults = 0
         self.wrong: list[str] = []
 
     async def run(self) -> None:
@@ -96,6 +97,7 @@ class Day:
         rng = self.rng
         while self.world.loop.time() < self.ends_at:
             await asyncio.sleep(rng.expovariate(FAULTS_PER_HOUR / HOUR_S))
+            self.faults += 1
             match rng.randrange(4):
                 case 0:
                     await self.replace(lambda engine: engine.kill())
@@ -127,6 +129,7 @@ def test_hours_of_faults_leave_nothing_and_lose_nothing(request: pytest.FixtureR
     async def scenario(world: GatewayWorld) -> None:
         day = Day(world, hours=hours, seed=int(hours))
         await day.run()
+        print(f"{hours:g} h of virtual time: {day.ended}, {day.faults} faults")  # noqa: T201 - what was seen, with -s
 
         assert [] == day.wrong
         assert day.ended["whole"] > CALLS_PER_HOUR * hours / 2

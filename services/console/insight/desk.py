@@ -8,6 +8,7 @@ from functools import partial
 from typing import Self
 
 from services.console.insight.found import Found, founds
+from services.console.plain import one_line
 from shared.bus import Subscription
 from shared.errors import UserError
 from shared.history import History
@@ -19,6 +20,8 @@ LISTEN_S = 1.2 * HEARTBEAT_S
 """A beat of everybody who is alive, with room for a late one."""
 KEPT_S = 3600.0
 """How far back ledgers go."""
+MAX_ENGINES = 4096
+"""So many are named; of further ones the ids are shown."""
 NAMED_BATCHES = 200
 """Of the latest messages of all services, to say which ones there are."""
 
@@ -41,7 +44,8 @@ class Desk:
         return desk
 
     def _on_beat(self, beat: EngineHeartbeat) -> None:
-        self._engines[beat.engine] = beat
+        if beat.engine in self._engines or len(self._engines) < MAX_ENGINES:
+            self._engines[beat.engine] = beat
 
     async def batches(
         self, *, since_s: float = KEPT_S, service: str = "", newest_first: bool = False
@@ -67,7 +71,7 @@ class Desk:
     async def names(self) -> dict[str, str]:
         """Return what people call the engines that are alive, by id."""
         await self._listened()
-        return {beat.engine: beat.name for beat in self._engines.values()}
+        return {beat.engine: one_line(beat.name) for beat in self._engines.values()}
 
     async def check_service(self, service: str) -> None:
         """Raise `UserError` with the known ones where nobody has heard of a service."""

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from services.console.plain import cleaned
 from shared.ids import GatewayId, ServiceName
 from shared.messages import STAGES, Attempt, ChoiceRecord, Ledger, LedgerBatch
 
@@ -41,8 +42,23 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def founds(batch: LedgerBatch) -> list[Found]:
-    """Return the requests of a message, in its order."""
-    return [Found(batch.service, batch.gateway, ledger) for ledger in batch.ledgers]
+    """Return the requests of a message, in its order; their texts are each one line."""
+    gateway = cleaned(batch.gateway)
+    return [
+        Found(batch.service, gateway, ledger if _is_plain(ledger) else cleaned(ledger))
+        for ledger in batch.ledgers
+    ]
+
+
+def _is_plain(one: Ledger) -> bool:
+    """Return whether no text of a ledger needs to be cleaned; ten times as quick as to clean it."""
+    if one.attempts or one.blocked_by:
+        return False
+    finishes = "".join([choice.finish for choice in one.choices])
+    return (
+        f"{one.request}{one.code}{one.tenant}{one.label}{one.door}{one.kind}{finishes}".isprintable()
+        and f"{one.engine}{one.version}{one.backend}{one.zone}{one.mode}".isprintable()
+    )
 
 
 class Search:

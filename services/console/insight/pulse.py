@@ -13,6 +13,7 @@ import msgspec
 from typing_extensions import override
 
 from services.console.insight.found import Found
+from services.console.plain import cleaned
 from shared.ids import EngineId, RequestId, ServiceName
 from shared.messages import (
     ENGINE_GONE_S,
@@ -32,6 +33,8 @@ FORGET_S = 60.0
 MAX_REQUESTS = 20_000
 MAX_STEP_BATCHES = 256
 """Of one engine: it sends ten a second."""
+MAX_COUNTS = 20_000
+"""Of requests by second, service and outcome; those of further services are not counted."""
 MAX_SENDERS = 1_000
 """Of each kind; further ones are not heard."""
 
@@ -102,7 +105,7 @@ class _Roll(Generic[B]):
 
     def hear(self, key: str, beat: B, now: float) -> None:
         if key in self._heard or len(self._heard) < MAX_SENDERS:
-            self._heard[key] = (beat, now)
+            self._heard[key] = (cleaned(beat), now)
 
     def beating(self, now: float) -> list[Beating[B]]:
         self._heard = {k: one for k, one in self._heard.items() if now - one[1] < FORGET_S}
@@ -129,7 +132,10 @@ class Pulse:
 
     def hear_request(self, found: Found, at: float) -> None:
         """Take a request that ended at `at`."""
-        self._ended[int(at), found.service, found.ledger.outcome] += 1
+        key = int(at), found.service, found.ledger.outcome
+        if key not in self._ended and len(self._ended) >= MAX_COUNTS:
+            return
+        self._ended[key] += 1
         if found.ledger.outcome is Outcome.FINISHED:
             self._requests.append((at, found))
 
@@ -137,7 +143,7 @@ class Pulse:
         """Take what an engine says of its steps."""
         if batch.engine in self._steps or len(self._steps) < MAX_SENDERS:
             kept = self._steps.setdefault(batch.engine, deque(maxlen=MAX_STEP_BATCHES))
-            kept.append((now, batch.steps))
+            kept.append((now, cleaned(batch.steps)))
 
     def hear_engine(self, beat: EngineHeartbeat, now: float) -> None:
         """Take a beat."""

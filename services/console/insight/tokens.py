@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from datetime import UTC, datetime
+from math import inf
 
 import msgspec
 
@@ -38,6 +39,17 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     def is_exact(self) -> bool:
         """Whether time and batch are those of this very step."""
         return self.within_us == 0
+
+
+def is_sound(detail: StepDetail) -> bool:
+    """Return whether what an engine tells of its steps can be read: it is not asked again, whatever it says."""
+    pairs = (detail.head_ms, detail.head_batch), (detail.tail_ms, detail.tail_batch)
+    if any(len(ms) % 2 or len(ms) != len(batch) for ms, batch in pairs):
+        return False
+    told = (len(detail.head_ms) + len(detail.tail_ms)) // 2
+    steps = detail.last_step + 1 - detail.first_step
+    times = (*_halves(detail.head_ms), *_halves(detail.tail_ms))
+    return (bool(detail.middle) or told >= steps) and all(0 <= us < inf for us in times)
 
 
 def made(detail: StepDetail, token: int) -> list[Made]:

@@ -7,7 +7,7 @@ import msgspec
 from services.console.insight.desk import KEPT_S, Desk
 from services.console.insight.found import Found, Search, Told, told
 from services.console.insight.story import story
-from services.console.insight.tokens import Made, made, sentence
+from services.console.insight.tokens import Made, is_sound, made, sentence
 from services.console.insight.usual import Usual, usual_of
 from services.console.insight.waterfall import Names, counts, heading, waterfall
 from shared.blame import LedgerWindow
@@ -142,6 +142,8 @@ async def _token(desk: Desk, found: Found, token: int) -> list[Made]:
         raise Unknown(f"engine {one.engine} does not tell its steps: {error}") from error
     if not isinstance(detail, StepDetail) or not detail.is_known:
         raise Unknown(f"engine {one.engine} no longer remembers the steps of {one.request}")
+    if not is_sound(detail):
+        raise Unknown(f"engine {one.engine} tells its steps in a way that cannot be read")
     found_tokens = made(detail, token)
     if not found_tokens:
         raise Unknown(

@@ -30,7 +30,7 @@ def bar(begin_us: int, us: int, whole_us: int) -> str:
         return ""
     scale = BAR_CHARS * 8 / whole_us
     begin = min(round(begin_us * scale), BAR_CHARS * 8 - 1)
-    end = max(begin + 1, round((begin_us + us) * scale))
+    end = max(begin + 1, min(round((begin_us + us) * scale), BAR_CHARS * 8))
     cell, into = divmod(begin, 8)
     if end <= 8 * (cell + 1):
         return " " * cell + EIGHTHS[max(1, end - begin)]

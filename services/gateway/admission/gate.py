@@ -64,6 +64,11 @@ class Gate:
         """Requests that wait, over all classes."""
         return len(self._waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in, nothing waits, and nothing may come in: it can be forgotten."""
+        return not (self._limit or self._inside or self._waiting)
+
     def waiting_in(self, priority: Priority) -> int:
         """Return how many requests wait in a class."""
         return len(self._queues[priority])

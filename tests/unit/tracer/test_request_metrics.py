@@ -10,7 +10,7 @@ from prometheus_client.samples import Sample
 from services.tracer import request_metrics
 from services.tracer.request_metrics import MAX_ENGINES, OTHER, RequestMetrics
 from shared.ids import EngineId, GatewayId, ServiceName
-from shared.messages import STAGES, Ledger, LedgerBatch, Outcome, StageBatch, StepSummary
+from shared.messages import STAGES, Attempt, Ledger, LedgerBatch, Outcome, StageBatch, StepSummary
 from shared.spread import SETTLE
 from tests.contract.golden_ledger import LEDGER, LEDGER_SAMPLES
 
@@ -234,8 +234,23 @@ def test_the_page_has_every_family_before_the_first_request():
     assert types(empty) == types(full)
 
 
-def test_a_ledger_without_its_stages_counts_nowhere():
+def test_words_of_later_gateways_add_no_labels():
     metrics = RequestMetrics()
-    metrics.observe(batch(ledger(us=[1, 2, 3])))
+    for number in range(20):
+        attempt = Attempt(engine=EngineId("e9"), why="is gone", us=1, way=f"way-{number}")
+        for outcome in Outcome:
+            metrics.observe(
+                batch(ledger(kind=f"kind-{number}", outcome=outcome, attempts=[attempt]))
+            )
 
-    assert [] == samples(metrics, "headrace_requests_total")
+    page = generate_latest(_registry_of(metrics)).decode()
+
+    assert "kind-" not in page
+    assert "way-" not in page
+    assert 1 == len(samples(metrics, "headrace_lost_attempts_total"))
+
+
+def _registry_of(metrics: RequestMetrics) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return registry
