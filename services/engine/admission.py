@@ -5,14 +5,23 @@ What depends on the model (context, features) is the backend's to refuse.
 
 from __future__ import annotations
 
+from math import isfinite
+
 import msgspec
 
 from services.engine.pace import retry_after_s
 from services.engine.ports import RefusedError
 from shared.errors import UserError
 from shared.health import Health, HealthState
-from shared.messages import RefuseReason, Submit
+from shared.messages import RefuseReason, Sampling, Submit
 from shared.subjects import token
+
+MAX_LOGPROBS = 1000
+"""Alternatives at a position that an engine may be asked for; the gateway's own bound is far below."""
+FIGURES = (
+    *("temperature", "top_p", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +64,27 @@ def _malformed(submit: Submit, room: Room) -> RefusedError | None:
     if sampling.max_tokens is not None and sampling.max_tokens < 1:
         message = f"max_tokens is {sampling.max_tokens}, the least is 1"
         return RefusedError(RefuseReason.INVALID, message, param="max_tokens")
+    if (odd := _odd_figure(sampling)) is not None:
+        return RefusedError(RefuseReason.INVALID, f"{odd} is out of all bounds", param=odd)
     try:
         token(submit.gateway)
     except UserError as error:
         return RefusedError(RefuseReason.INVALID, f"no id of a gateway: {error}")
     return _bad_prior(submit, room) if submit.prior else None
+
+
+def _odd_figure(sampling: Sampling) -> str | None:
+    """Return the name of a figure that no backend can mean anything by: its fault would be found in a step, which is everybody's."""
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
+        return "logprobs"
+    if sampling.min_tokens < 0:
+        return "min_tokens"
+    for name in FIGURES:
+        value = getattr(sampling, name)
+        if value is not None and not isfinite(value):
+            return name
+    biases = (sampling.logit_bias or {}).values()
+    return None if all(map(isfinite, biases)) else "logit_bias"
 
 
 def _bad_prior(submit: Submit, room: Room) -> RefusedError | None:

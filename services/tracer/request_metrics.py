@@ -32,8 +32,12 @@ MAX_VERSIONS = 100
 """Over all services."""
 MAX_ENGINES = 200
 """Process lives, not machines: a restarted engine is a new one."""
+MAX_GROUPS = 2000
+"""Services, versions, engines and classes in their combinations: each is a few dozen series."""
 IDLE_S = 3600.0
 """A series that nobody adds to any more is kept for so long at least, so that a scrape each minute cannot miss its end."""
+FORGET_US = 60_000_000
+"""Between two looks for idle ones: a flood of names must not make each request pay for one."""
 _MAX_FOUND = 4096
 
 _FINISHED, _EXPIRED = Outcome.FINISHED, Outcome.EXPIRED
@@ -49,6 +53,7 @@ class RequestMetrics(Collector):
         """By what ledgers say, the class as a plain string; several share their counts where a label is full."""
         self._steps: dict[tuple[str, str], StepTotals] = {}
         self._unix_us = 0
+        self._forgot_us = 0
 
     @override
     def __repr__(self) -> str:
@@ -103,6 +108,8 @@ class RequestMetrics(Collector):
         service, version, engine, priority = key
         if self._is_full(key):
             self._forget_idle()
+        if key not in self._counts and len(self._counts) >= MAX_GROUPS:
+            return OTHER, OTHER, OTHER, priority
         services, versions, engines = self._values()
         return (
             _bounded(service, services, MAX_SERVICES),
@@ -116,6 +123,8 @@ class RequestMetrics(Collector):
         return {k[0] for k in keys}, {k[1] for k in keys}, {k[2] for k in keys}
 
     def _is_full(self, key: Key) -> bool:
+        if key not in self._counts and len(self._counts) >= MAX_GROUPS:
+            return True
         bounds = MAX_SERVICES, MAX_VERSIONS, MAX_ENGINES
         return any(
             value not in values and len(values) >= most
@@ -123,6 +132,9 @@ class RequestMetrics(Collector):
         )
 
     def _forget_idle(self) -> None:
+        if self._unix_us - self._forgot_us < FORGET_US:
+            return
+        self._forgot_us = self._unix_us
         oldest = self._unix_us - int(IDLE_S * 1e6)
         self._counts = {
             key: counts for key, counts in self._counts.items() if counts.last_us >= oldest

@@ -133,8 +133,8 @@ class Second(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_bytes: int = 0
     """Memory of the cgroup, and its limit; 0: not known, no limit."""
     group_limit_bytes: int = 0
-    oom_kills: int = 0
-    """Processes that the kernel has killed for lack of memory, in this cgroup or, where it does not tell, on this host."""
+    oom_kills: int = -1
+    """Processes that the kernel has killed for lack of memory, in this cgroup or, where it does not tell, on this host; -1: not known."""
 
     @property
     def rss_bytes(self) -> int:

@@ -78,7 +78,7 @@ class Sampling(Value, frozen=True, kw_only=True):
     top_k: int | None = None
     """0 or -1: no limit."""
     min_p: float | None = None
-    n: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+    n: int = 1
     max_tokens: int | None = None
     """Upper bound of generated tokens; `None`: up to the context length."""
     min_tokens: int = 0

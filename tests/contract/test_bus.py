@@ -7,11 +7,12 @@ import asyncio
 import msgspec
 import pytest
 
+from shared.codec import encode
 from shared.errors import (
     TooBig,
     UserError,
 )
-from shared.ids import ServiceName
+from shared.ids import EngineId, ServiceName
 from shared.messages import (
     Cancel,
     EngineHeartbeat,
@@ -245,5 +246,24 @@ def test_repr_tells_the_state(world: World):
         assert "up subscriptions=1 calls=0" in repr(bus)
         await bus.close()
         assert "closed" in repr(bus)
+
+    world.run(scenario)
+
+
+def test_a_message_that_names_itself_otherwise_than_its_subject_is_parked(world: World):
+    async def scenario(world: World) -> None:
+        sender, receiver = await world.bus(), await world.bus("watched")
+        got: list[Cancel] = []
+        await receiver.subscribe(Cancel, got.append, engine=E1)
+
+        forged = msgspec.structs.replace(cancel(7), engine=EngineId("e-other"))
+        sender._wire.send(f"hr.engine.{E1}.cancel", encode(forged))
+        unnamed = msgspec.structs.replace(cancel(8), engine=EngineId("a\x1b[2J"))
+        sender._wire.send(f"hr.engine.{E1}.cancel", encode(unnamed))
+        sender.publish(cancel(1))
+        await until(lambda: got)
+
+        assert [cancel(1)] == got
+        assert 2 == receiver.counts.undecodable
 
     world.run(scenario)

@@ -167,7 +167,11 @@ class FakeEngine:
         self.book.feed(
             self._batch.facts(self._step, began_at=self._step_stamp, ended_at=self._clock())
         )
-        self._batch.end_step(self._sink, self._tell)
+        try:
+            self._batch.end_step(self._sink, self._tell)
+        except Exception as error:  # noqa: BLE001 - as in a real engine: dead and known to be, not hung for good
+            self.die(f"a step failed: {type(error).__name__}: {error}")
+            return
         now = self._loop.time()
         is_late = now - planned_at > _MAX_LAG_S
         self._go_on(now if is_late or planned_at > now else planned_at)

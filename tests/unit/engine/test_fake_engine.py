@@ -199,3 +199,18 @@ def test_a_whole_conversation_with_a_tool_ends_as_a_call():
     last = pieces.of[job.key][-1]
     assert last.finish == "tool_calls"
     assert last.extra.usage.completion_tokens == len(pieces.of[job.key])
+
+
+def test_a_step_that_fails_ends_the_engine_and_leaves_nobody_waiting():
+    async def scenario() -> str:
+        engine = FakeEngine(SETTINGS)
+        await engine.start(_refuse)
+        await engine.submit(job_of(TextPrompt(text="hello")))
+        async with asyncio.timeout(10):
+            return await engine.failed()
+
+    assert "no room for it" in run_virtual(scenario())
+
+
+def _refuse(key: str, piece: object) -> None:
+    raise ValueError("no room for it")

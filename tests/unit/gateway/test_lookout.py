@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from services.gateway.lookout import HUNG_MEMORY_S, Lookout
+import msgspec
+
+from services.gateway.lookout import HUNG_MEMORY_S, MAX_SERVICES, Lookout
 from services.gateway.routing import Router, RoutingSettings
 from shared.fleet import RETURN_S
 from shared.ids import EngineId, GatewayId, ServiceName
@@ -194,3 +196,27 @@ def test_gateways_are_counted_with_oneself():
     assert 3 == made.gateways
     wait(made, 0.0, 5.0)
     assert 1 == made.gateways
+
+
+def test_an_engine_serves_one_service_whoever_says_otherwise():
+    made = lookout()
+    hear(made, beat(1))
+    hear(made, msgspec.structs.replace(beat(2), service=ServiceName("theirs")))
+
+    assert ["m"] == [info.name for info in made.present()]
+    assert 1 == len(wait(made, 0.1, 5.0))
+
+
+def test_services_without_engines_make_room():
+    made = lookout()
+    for number in range(MAX_SERVICES + 5):
+        one = beat(1, engine=EngineId(f"e{number}"))
+        made.engine_beat(
+            msgspec.structs.replace(one, service=ServiceName(f"s{number}")), now=0.0, unix_s=1
+        )
+    assert MAX_SERVICES == len(made.present())
+
+    wait(made, 0.1, 70.0)
+    hear(made, beat(1), now=70.0)
+    assert ["m"] == [info.name for info in made.present()]
+    assert MAX_SERVICES == len(made.services)

@@ -8,9 +8,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
 from services.tracer import request_metrics
-from services.tracer.request_metrics import MAX_ENGINES, OTHER, RequestMetrics
+from services.tracer.request_metrics import MAX_ENGINES, MAX_GROUPS, OTHER, RequestMetrics
 from shared.ids import EngineId, GatewayId, ServiceName
-from shared.messages import STAGES, Attempt, Ledger, LedgerBatch, Outcome, StageBatch, StepSummary
+from shared.messages import (
+    STAGES,
+    Attempt,
+    Ledger,
+    LedgerBatch,
+    Outcome,
+    Priority,
+    StageBatch,
+    StepSummary,
+)
 from shared.spread import SETTLE
 from tests.contract.golden_ledger import LEDGER, LEDGER_SAMPLES
 
@@ -187,6 +196,17 @@ def test_engines_that_are_gone_make_room():
         metrics.observe(batch(*[ledger(engine=name, began_unix_us=began) for name in names]))
 
     assert {f"e2-{number}" for number in range(MAX_ENGINES)} == engines(metrics)
+
+
+def test_combinations_are_bounded_as_well():
+    metrics = RequestMetrics()
+    for number in range(2 * MAX_GROUPS):
+        one = ledger(version=f"v{number % 90}", engine=EngineId(f"e{number // 90}"))
+        metrics.observe(batch(one, service=f"s{number % 40}"))
+
+    rows = samples(metrics, "headrace_request_tokens_total")
+    assert len(rows) <= 2 * (MAX_GROUPS + len(Priority))
+    assert 2 * MAX_GROUPS == value(metrics, "headrace_requests_total")
 
 
 @pytest.mark.parametrize("label", ["service", "version"])
