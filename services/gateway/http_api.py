@@ -10,7 +10,13 @@ from services.gateway.call import ApiError, Call
 from services.gateway.calls import Calls
 from services.gateway.http.exchange import Exchange
 from services.gateway.http.shell import Asked, Farewell
-from services.gateway.http_outlets import JsonOutlet, SseOutlet, id_headers, respond_error
+from services.gateway.http_outlets import (
+    JsonOutlet,
+    SseOutlet,
+    id_headers,
+    respond_error,
+    timing_header,
+)
 from services.gateway.ledger.book import LedgerBook
 from services.gateway.lookout import Lookout
 from services.gateway.openai.headers import merge_headers
@@ -107,7 +113,7 @@ class HttpApi:
             return None
         caller = self._caller(asked, kind)
         record = self._ledgers.refused(caller, error)
-        return Farewell(id_headers(caller), record.close)
+        return Farewell([*id_headers(caller), *timing_header(record.timing())], record.close)
 
     def tick(self) -> None:
         """Ping streams whose first token takes long; call about once a second."""
@@ -144,7 +150,8 @@ class HttpApi:
             self._start(exchange, caller)
         except ApiError as error:
             record = self._ledgers.refused(caller, error)
-            respond_error(exchange, error, [*id_headers(caller), *self._cors(exchange)])
+            told = [*id_headers(caller), *self._cors(exchange), *timing_header(record.timing())]
+            respond_error(exchange, error, told)
             exchange.when_sent(record.close)
         except Exception:
             exchange.when_sent(self._ledgers.refused(caller, internal()).close)

@@ -27,7 +27,7 @@ from services.gateway.calls import Calls
 from services.gateway.ledger.book import LedgerBook
 from services.gateway.lookout import Lookout
 from services.gateway.nats_announce import Endpoint
-from services.gateway.nats_outlets import NatsAnswer, NatsStream, ReplyTo, id_fields
+from services.gateway.nats_outlets import NatsAnswer, NatsStream, ReplyTo, id_fields, timing_fields
 from services.gateway.openai.headers import NATS_HEADERS, merge_headers
 from services.gateway.openai.models import model, model_list_body
 from services.gateway.outlet import Caller, Kind
@@ -202,7 +202,7 @@ class NatsApi:
             self._start(no, caller, service, payload, headers)
         except ApiError as error:
             record = self._ledgers.refused(caller, error, model=service)
-            to.fail(error, id_fields(caller))
+            to.fail(error, {**id_fields(caller), **timing_fields(record.timing())})
             record.close()
         except Exception:
             self._ledgers.refused(caller, internal(), model=service).close()

@@ -201,6 +201,8 @@ class TracerService:
         answer: Answer = Later("interrupted")
         try:
             answer = await self._exporter.export(request, timeout_s=batch.timeout_s)
+        except Exception as error:  # noqa: BLE001 - whatever a collector answers, it costs no more than a batch's delay
+            answer = Later(f"{type(error).__name__}: {error}")
         finally:
             now = self._clock()
             self.outbox.settle(answer, now=now, draw=random.random())  # noqa: S311 - spreads pauses

@@ -86,7 +86,7 @@ def test_a_stream_ends_with_a_comment_that_says_where_the_time_went():
 )
 def test_errors_carry_the_span_and_have_an_entry(body, fields, status, code):
     async def scenario(site: Site) -> None:
-        answer = await site.post(body, *fields, f"traceparent: {PARENT}")
+        answer = await site.post(body, *fields, f"traceparent: {PARENT}", "X-Headrace-Timing: 1")
 
         (entry,) = await entries(site)
         assert status == answer.status == entry.status
@@ -94,6 +94,9 @@ def test_errors_carry_the_span_and_have_an_entry(body, fields, status, code):
         assert f"00-{PARENT[3:35]}-{entry.span_id.hex()}-01" == answer.headers["traceparent"]
         assert entry.request == answer.headers["hr-request-id"]
         assert [UNKNOWN_SERVICE] == list(site.world.ledgers)
+        named = dict(re.findall(r"(\w+);dur=([0-9.]+)", answer.headers["server-timing"]))
+        spent_ms = sum(float(named[stage]) for stage in STAGES)
+        assert float(named["total"]) == pytest.approx(spent_ms, abs=0.01)
 
     run(scenario, engine=FAST)
 

@@ -378,9 +378,12 @@ def test_over_nats_a_request_that_is_no_call_has_an_entry_too(body, headers, sta
         await world.add_engine(step_s=0.01)
         asker = await Asker.join(world)
 
-        reply = await (await asker.ask(body, verb="completions", **headers)).one()
+        asked = await asker.ask(body, verb="completions", hr_timing="1", **headers)
+        reply = await asked.one()
 
         (entry,) = await told(world)
+        timing = msgspec.json.decode(reply.headers["Hr-Timing"])
+        assert timing["wall_ms"] == pytest.approx(sum(timing["stages_ms"].values()))
         assert (Outcome.INVALID, status, "nats") == (entry.outcome, entry.status, entry.door)
         assert entry.request == reply.headers["Hr-Request-Id"]
         assert entry.span_id.hex() in reply.headers["traceparent"]

@@ -31,11 +31,12 @@ def gzip(content: bytes) -> bytes:
 
 def pause_s(retry_after: str, *, unix_s: Callable[[], float] = unix_time_s) -> float | None:
     """Return the seconds that a `Retry-After` asks for, as a number or a date; None where it is neither."""
-    if retry_after.strip().isdigit():
-        return float(retry_after)
+    number = retry_after.strip()
+    if number.isascii() and number.isdigit():
+        return float(number)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - unix_s())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -324,6 +324,26 @@ def test_a_ledger_that_is_none_does_no_harm_to_other_messages():
     assert (1, 1) == (rig.service.counts.ledgers, rig.service.outbox.counts.exported)
 
 
+def test_an_exporter_that_breaks_costs_a_delay_and_not_the_tracer():
+    class Broken(PlannedCollector):
+        async def export(self, request: bytes, *, timeout_s: float) -> Answer:
+            if not self.deadlines:
+                self.deadlines.append(timeout_s)
+                raise ValueError("what is this?")
+            return await super().export(request, timeout_s=timeout_s)
+
+    rig = Rig(Broken())
+
+    async def scenario(rig: Rig) -> None:
+        rig.publish(batch(ledger(outcome=Outcome.FAILED)))
+        await asyncio.sleep(10.0)
+
+    rig.run(scenario)
+
+    sent = rig.service.outbox.counts
+    assert (1, 1) == (sent.retries, sent.exported)
+
+
 def test_each_service_is_traced_as_it_wants():
     rig = Rig(PlannedCollector())
     secret, open_one = ServiceName("secret"), ServiceName("open")
