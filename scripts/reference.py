@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -52,6 +53,10 @@ def field_docs(kind: type) -> dict[str, str]:
     return docs
 
 
+BOUNDS = re.compile(r"Annotated\[((?:(?!Annotated\[).)*?), msgspec\.Meta\([^()]*\)\]")
+"""A type with bounds, none within it."""
+
+
 def type_text(kind: object) -> str:
     """Return a type as it is written, without module names."""
     text = kind.__name__ if isinstance(kind, type) else str(kind)
@@ -66,6 +71,9 @@ def type_text(kind: object) -> str:
         "shared.ids.",
     ):
         text = text.replace(prefix, "")
+    bounded = True
+    while bounded:
+        text, bounded = BOUNDS.subn(r"\1", text)
     return text.replace("|", "\\|")
 
 
@@ -103,6 +111,8 @@ def messages_page() -> str:
         "# Messages on the bus",
         "",
         "MessagePack through msgspec; the tag is in field `t` (first element of the array for hot messages).",
+        "A message is refused by its reader where its ids are not those of its subject, a count or a time is negative, a figure is not",
+        "finite, or stages are missing (`shared/messages/parts.py`).",
         "",
     ]
     lines += ["| message | subject | delivery | from | to |", "|---|---|---|---|---|"]
