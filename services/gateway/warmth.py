@@ -124,6 +124,10 @@ class WarmthView:
     def forget(self, engine: EngineId) -> None:
         """Forget an engine that is gone; what it put into a store is still there, for others and for the next one on its host."""
         self._engines.pop(engine, None)
+        self._drop_stores()
+
+    def _drop_stores(self) -> None:
+        """Forget the stores that were used by nobody now alive, the oldest first, beyond a few."""
         used = {holding.store for holding in self._engines.values()}
         idle = [store for store in self._stores if store not in used]
         for store in idle[: max(0, len(idle) - MAX_STORES)]:
@@ -158,7 +162,9 @@ class WarmthView:
 
     def _put(self, holding: Holding, said: Warmth | WarmthWhole) -> None:
         holding.is_guess = said.is_guess
-        holding.store = said.store
+        if said.store != holding.store:
+            holding.store = said.store
+            self._drop_stores()
         store = self._stores.setdefault(said.store, OrderedDict()) if said.store else None
         pieces = holding.pieces
         # A message that is cut short or padded says nothing of what has no pair.

@@ -161,15 +161,15 @@ class EngineHeartbeat(Message, tag="engine.heartbeat.v1", frozen=True, kw_only=T
     """Generated tokens per second, smoothed over about 10 s."""
     reason: str = ""
     """Why it failed or drains."""
-    free_runs: int | None = None
+    free_runs: Count | None = None
     """Runs of adjacent free blocks; none: not known."""
-    largest_free_run: int | None = None
+    largest_free_run: Count | None = None
     """Blocks of the longest of them: what a transfer may take in one piece."""
-    promised_blocks: int | None = None
+    promised_blocks: Count | None = None
     """Free blocks that those who run may still come to need; none: nothing is promised there."""
-    reserved_blocks: int | None = None
+    reserved_blocks: Count | None = None
     """Free blocks, promised to nobody, that only short requests or the interactive class may have."""
-    waiting_for_blocks: int = 0
+    waiting_for_blocks: Count = 0
     """Of `waiting`: choices that wait for blocks."""
-    warmth_seq: int = 0
+    warmth_seq: Count = 0
     """Number of its last `Warmth`; 0: there was none. Who has heard fewer missed some."""

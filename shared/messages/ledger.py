@@ -131,12 +131,12 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     """What the request allowed; 0: no bound."""
     max_token_gap_us: Micros = 0
     """The longest pause between two deltas after the first, as they arrived here."""
-    blocks_us: int = 0
+    blocks_us: Micros = 0
     """Of the time in `queue`: how long it waited for KV blocks."""
-    route: str = ""
+    route: Short = ""
     """Why this engine was chosen: `only`, `best`, `tie`, or `warm` where it has the beginning of the prompt and others would have been
     chosen, or been as good, without that."""
-    expected_cached_tokens: int = 0
+    expected_cached_tokens: Count = 0
     """What the gateway expected the engine to have of the prompt, by its own estimate of tokens."""
 
 

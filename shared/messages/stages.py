@@ -94,7 +94,7 @@ class Spent(Value, frozen=True, array_like=True, gc=False):
     """Attention backend and kind of its last step, such as `FLASH_ATTN/graph` or `CPU_ATTN/eager`."""
     mode_changes: Count = 0
     """How often that changed while it ran: a fallback kernel shows here."""
-    blocks_us: int = 0
+    blocks_us: Micros = 0
     """Of the time in `queue`: how long it waited for KV blocks, not for its turn."""
 
 

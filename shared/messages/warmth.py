@@ -6,7 +6,7 @@ The hashes are made in `shared.prefixes`; nobody else needs to know how. All num
 from __future__ import annotations
 
 from shared.ids import EngineId, GatewayId, ServiceName
-from shared.messages.parts import Message, Value
+from shared.messages.parts import Count, Message, Value
 
 WARM_L1 = 1
 """In the engine's own block pool: nothing to do."""
@@ -19,9 +19,9 @@ WARM_L3 = 4
 class Chain(Value, frozen=True, array_like=True, gc=False):
     """The beginning of a prompt in pieces: each hash stands for all text up to the end of its piece. Salted per tenant."""
 
-    text_bytes: int
+    text_bytes: Count
     """Length of the canonical text, tools included."""
-    head_bytes: int
+    head_bytes: Count
     """Length of the tools, which are the first piece; 0: there are none."""
     hashes: bytes
     """64 bits a piece."""
@@ -32,7 +32,7 @@ class Warmth(Message, tag="engine.warmth.v1", array_like=True, frozen=True, kw_o
 
     service: ServiceName
     engine: EngineId
-    seq: int
+    seq: Count
     """From 1, by one; heartbeats have the latest (`EngineHeartbeat.warmth_seq`)."""
     hashes: bytes
     """64 bits a piece that changed."""
@@ -50,7 +50,7 @@ class WarmthWhole(
     """All that an engine holds, as of `seq`: answer to `WarmthQuery`."""
 
     engine: EngineId
-    seq: int
+    seq: Count
     hashes: bytes
     tiers: bytes
     store: str = ""

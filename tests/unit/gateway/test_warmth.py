@@ -110,6 +110,14 @@ def test_stores_that_nobody_reads_from_are_remembered_up_to_a_bound():
     assert f"s{3 * MAX_STORES - 1}" in view._stores
 
 
+def test_an_engine_that_names_ever_new_stores_is_held_to_the_same_bound():
+    view = view_of(A)
+    for number in range(1, 4 * MAX_STORES):
+        view.hear(news(number, {PIECES[0]: WARM_L3}, store=f"store-{number}"))
+
+    assert len(view._stores) <= MAX_STORES + 1
+
+
 def test_what_is_dropped_from_a_store_is_dropped_for_all():
     view = view_of(A, B)
     view.hear(news(1, all_in(WARM_L3), store="s"))
