@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.fleet import FORGET_S, Roster, engines, gateways
+from shared.fleet import FORGET_S, MAX_SEEN, Roster, engines, gateways
 from shared.ids import EngineId, GatewayId, ServiceName
 from shared.messages import ENGINE_GONE_S, EngineHeartbeat, EngineState, GatewayHeartbeat
 
@@ -104,9 +104,22 @@ def test_the_living_are_exactly_those_heard_anew_within_the_time(
         now_s += after_s
         roster = roster.hear(beat(number, EngineId(engine)), now_s=now_s).forget(now_s=now_s)
         known = heard.get(engine)
-        if known is None or number > known[0] or now_s - known[1] >= FORGET_S:
+        if known is None or number > known[0]:
             heard[engine] = (number, now_s)
+        heard = {name: one for name, one in heard.items() if now_s - one[1] < FORGET_S}
 
     alive = {engine for engine, (_, at_s) in heard.items() if now_s - at_s < ENGINE_GONE_S}
     assert alive == roster.alive(now_s=now_s).keys()
     assert all(roster.is_alive(engine, now_s=now_s) for engine in alive)
+
+
+def test_a_flood_of_names_is_not_heard_beyond_a_bound_and_mutes_nobody_known():
+    roster = engines()
+    for number in range(MAX_SEEN + 10):
+        roster = roster.hear(beat(1, EngineId(f"e{number}")), now_s=0.0)
+    roster = roster.hear(beat(2, EngineId("e0")), now_s=1.0)
+
+    assert MAX_SEEN == len(roster.seen)
+    assert 2 == roster.seen["e0"].beat.beat
+    later = roster.forget(now_s=FORGET_S + 2.0).hear(beat(1, EngineId("new")), now_s=FORGET_S + 2.0)
+    assert ["new"] == list(later.seen)
