@@ -101,6 +101,11 @@ class _Start:
             raise UserError(
                 "NATS credentials files need a package that is missing", hint="pip install nkeys"
             ) from error
+        except (
+            BaseException
+        ):  # cancelled, or what nobody foresaw: the connection must not outlive us
+            self._wire.abort()
+            raise
         self._started = True
         if self._client.max_payload < MIN_PAYLOAD_BYTES:
             size = self._client.max_payload

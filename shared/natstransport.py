@@ -36,8 +36,14 @@ class SteadyTransport(TcpTransport):
 
     @override
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        # Not nats-py's own: `wait_for` loses a connection that opens in the moment in which it gives up, and nobody closes it.
         self.abort()
-        await super().connect(uri, buffer_size, connect_timeout)
+        async with asyncio.timeout(connect_timeout):
+            reader, writer = await asyncio.open_connection(
+                host=uri.hostname, port=uri.port, limit=buffer_size
+            )
+        self._bare_io_reader = self._io_reader = reader
+        self._bare_io_writer = self._io_writer = writer
 
     @override
     async def connect_tls(

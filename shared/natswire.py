@@ -211,6 +211,10 @@ class NatsWire:
             for listening in self._listening:
                 listening.abandon()
 
+    def abort(self) -> None:
+        """Drop the connection of a client that was never whole, without waiting for anything."""
+        self._transport.abort()
+
     async def end_client(self) -> bool:
         """Close the client whatever the connection does; return whether it could say goodbye."""
         try:

@@ -154,3 +154,31 @@ def test_a_frozen_server_at_start_is_told_within_the_timeout(own_nats_server: Na
 
     with pytest.raises(UserError, match="no NATS server"):
         start(NatsSettings(url=own_nats_server.url, connect_timeout_s=1))
+
+
+def test_a_start_that_is_cancelled_leaves_no_connection_open():
+    async def scenario() -> None:
+        came, gone = asyncio.Event(), asyncio.Event()
+
+        async def greet_and_wait(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            writer.write(b'INFO {"max_payload": 1048576}\r\n')
+            came.set()
+            while await reader.read(1024):
+                pass
+            gone.set()
+            writer.close()
+
+        server = await asyncio.start_server(greet_and_wait, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=30)
+        async with server, asyncio.TaskGroup() as group:
+            starting = group.create_task(NatsBus.connect(settings, group=group, name="hasty"))
+            await came.wait()
+            await asyncio.sleep(0.1)
+            starting.cancel()
+            async with asyncio.timeout(5):
+                await gone.wait()
+
+    asyncio.run(scenario())

@@ -83,7 +83,11 @@ class Wire:
         sock.setblocking(False)
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except BaseException:
+            sock.close()
+            raise
         limit, name = receive_bytes or 2**20, "localhost" if tls else None
         streams = await asyncio.open_connection(
             sock=sock, limit=limit, ssl=tls, server_hostname=name
