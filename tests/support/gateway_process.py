@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -112,13 +113,22 @@ class Site:
         self.tracers.append(child)
         return child
 
+    def add_store(self, *options: str) -> Child:
+        """Start a KV store."""
+        place = Path(tempfile.mkdtemp(prefix="kv"))
+        options = ("--folders", str(place / "blocks"), "--socket", str(place / "s"), *options)
+        log = self._folder / "kvstore.log"
+        child = Child("services.kvstore", log, "--nats-url", self.server.url, *options)
+        self.tracers.append(child)
+        return child
+
     async def ready(self) -> None:
         """Return when every engine serves and every gateway knows it."""
         async with asyncio.timeout(START_S):
             for engine in self.engines:
                 await engine.says("engine_ready")
             for tracer in self.tracers:
-                await tracer.says("tracer_ready")
+                await tracer.says("_ready")
             for number, gateway in enumerate(self.gateways):
                 await gateway.says("gateway_ready")
                 while self.service not in await self.models(number):  # noqa: ASYNC110 - asked over HTTP

@@ -37,6 +37,20 @@ class Wrong(Exception):
     """A load gave other bytes than were saved."""
 
 
+def a_hello(
+    name: str, *, namespace: str = NAMESPACE, value_bytes: int = VALUE_BYTES, slots: int = 64
+) -> Hello:
+    """Return what an engine says first."""
+    return Hello(
+        version=VERSION,
+        engine=name,
+        namespace=namespace,
+        told={"model": "m"},
+        value_bytes=value_bytes,
+        slots=slots,
+    )
+
+
 class Engine:
     """An engine at the socket. Slots are poisoned before a load, so that what was not copied is seen."""
 
@@ -56,14 +70,7 @@ class Engine:
         self._fd = os.memfd_create("region")
         os.ftruncate(self._fd, slots * value_bytes)
         self.memory = mmap.mmap(self._fd, slots * value_bytes)
-        hello = Hello(
-            version=VERSION,
-            engine=name,
-            namespace=namespace,
-            told={"model": "m"},
-            value_bytes=value_bytes,
-            slots=slots,
-        )
+        hello = a_hello(name, namespace=namespace, value_bytes=value_bytes, slots=slots)
         self.client = Client.connect(path, hello, self._fd, deadline_s=5.0)
         self._job = 0
 
@@ -113,6 +120,12 @@ class Engine:
             done = await self.end(self.begin_save(part))
             missing += [part[i] for i in done.missing]
         return missing
+
+    async def saved(self, numbers: Sequence[int], *, deadline_s: float = 20.0) -> None:
+        """Have values kept as soon as a mirror takes them, and broken ones replaced: return when all can be loaded."""
+        async with asyncio.timeout(deadline_s):
+            while await self.save(numbers) or await self.load(numbers):  # noqa: ASYNC110 - asked again and again
+                await asyncio.sleep(0.05)
 
     async def load(self, numbers: Sequence[int]) -> list[int]:
         """Load values; return the numbers of those that are missing. Raises `Wrong` where bytes are not those that were saved."""
