@@ -27,16 +27,24 @@ def seal(buffer: memoryview, *, value_bytes: int, space: str, key: bytes, genera
     buffer[end : end + _SUM_BYTES] = xxhash.xxh3_128_digest(buffer[:end])
 
 
-def is_sound(
-    buffer: memoryview, *, value_bytes: int, space: str, key: bytes, generation: int
-) -> bool:
-    """Return whether the buffer holds this very value, every bit of it."""
-    if len(buffer) != value_bytes + TRAILER_BYTES:
-        return False
-    end = len(buffer) - _SUM_BYTES
-    if buffer[value_bytes:end] != _head(value_bytes, space, key, generation):
-        return False
-    return bytes(buffer[end:]) == xxhash.xxh3_128_digest(buffer[:end])
+class Check:
+    """Sees a value as it is copied, part by part, and says at the end whether it was the right one, every bit of it."""
+
+    __slots__ = ("_head", "_sum")
+
+    def __init__(self, *, value_bytes: int, space: str, key: bytes, generation: int) -> None:
+        self._head = _head(value_bytes, space, key, generation)
+        self._sum = xxhash.xxh3_128()
+
+    def see(self, part: memoryview) -> None:
+        """Take in the next part."""
+        self._sum.update(part)
+
+    def is_sound(self, trailer: memoryview) -> bool:
+        """Return whether all that was seen is the value that the trailer, and the caller, mean."""
+        head = trailer[:-_SUM_BYTES]
+        self._sum.update(head)
+        return head == self._head and bytes(trailer[-_SUM_BYTES:]) == self._sum.digest()
 
 
 def _head(value_bytes: int, space: str, key: bytes, generation: int) -> bytes:

@@ -1,6 +1,6 @@
 """Values from a file into a region and back.
 
-Bytes go file → own buffer → check → region, so that only what was checked is ever seen by an engine.
+Bytes go file → own buffer → check → region. A value that does not check out is told as missing, whatever its slot holds then.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import lmdb
 import msgspec
 
 from services.kvstore import orders
-from services.kvstore.adapters.lmdb_space import TRANSACTION_BYTES, Space
+from services.kvstore.adapters.lmdb_space import TRANSACTION_BYTES, Found, Space
 from services.kvstore.adapters.regions import Buffers, Region, get, put
-from services.kvstore.trailer import is_sound, seal
+from services.kvstore.trailer import TRAILER_BYTES, Check, seal
+
+CHUNK_BYTES = 128 << 10
 
 
 class Outcome(msgspec.Struct):
@@ -29,29 +31,52 @@ def read_values(
 ) -> Outcome:
     """Copy values into the region, or only check them without one."""
     outcome = Outcome()
-    size = order.value_bytes
-    buffer = buffers.of(space.stored_bytes)
     with space.reading() as reader:
         for position, value in enumerate(order.values):
-            found = reader.get(value.key)
+            found = reader.find(value.key)
             if found is None:
                 outcome.missing.append(position)
                 continue
-            if len(found) != len(buffer):
-                outcome.bad.append(position)
-                continue
-            buffer[:] = found
-            if not is_sound(
-                buffer,
-                value_bytes=size,
+            check = Check(
+                value_bytes=order.value_bytes,
                 space=order.space,
                 key=value.key,
                 generation=value.generation,
-            ):
+            )
+            target = None if region is None else (region.fd, value.offset)
+            is_taken = _copy(found, order.value_bytes, check, target, buffers)
+            if not _is_sound(found, order.value_bytes, check, buffers):
                 outcome.bad.append(position)
-            elif region is not None and not put(region.fd, buffer[:size], value.offset):
+            elif not is_taken:
                 outcome.refused.append(position)
     return outcome
+
+
+def _copy(
+    found: Found, size: int, check: Check, target: tuple[int, int] | None, buffers: Buffers
+) -> bool:
+    """Copy a value by way of a buffer that the processor's cache holds, and have it checked; return whether the region took it.
+
+    What goes into the region is what was checked, byte for byte: nobody else writes to the buffer.
+    """
+    is_taken = True
+    whole = buffers.of(CHUNK_BYTES)
+    for at in range(0, size, CHUNK_BYTES):
+        part = whole[: min(CHUNK_BYTES, size - at)]
+        if not found.fill(part, at):
+            return is_taken  # shorter than it should be: the check will say so
+        check.see(part)
+        if target is not None and is_taken:
+            fd, offset = target
+            is_taken = put(fd, part, offset + at)
+    return is_taken
+
+
+def _is_sound(found: Found, size: int, check: Check, buffers: Buffers) -> bool:
+    if found.size != size + TRAILER_BYTES:
+        return False
+    trailer = buffers.of(TRAILER_BYTES)
+    return found.fill(trailer, size) and check.is_sound(trailer)
 
 
 def write_values(space: Space, order: orders.Write, region: Region, buffers: Buffers) -> list[int]:
