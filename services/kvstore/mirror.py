@@ -33,6 +33,8 @@ from shared.kv.link import Link
 from shared.kv.seqpacket import close_all
 
 PING_S = 0.25
+END_S = 0.005
+"""How long its last connection's end is taken for its own, so that its exit can say why; the loop stands still meanwhile."""
 MAX_EXTENSIONS = 4
 """How often a deadline is put off for a process that only waits for a processor: no disk is at fault there."""
 
@@ -298,6 +300,7 @@ class Mirror:
         """Its connection has ended: it is dead, or about to be."""
         self._link = None
         if self._child is not None:
+            self._child.wait(END_S)
             self._child.kill()
         self.look()
         if self.state in RUNNING:  # not reaped yet; nothing of it is trusted any more

@@ -21,7 +21,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     load_bytes: int = 4 << 30
     save_bytes: int = 1 << 30
-    bite_bytes: int = 4 << 20
+    bite_bytes: int = 8 << 20
     """Jobs are cut into parts of this size, so that engines take turns and mirrors share the work."""
 
 

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from services.kvstore.adapters import mirror_files
+from services.kvstore.adapters.children import death
 from services.kvstore.lifecycle import MirrorState, Trouble
 from services.kvstore.mirror import Mirror
 from services.kvstore.store import Store
 from tests.support.in_loop import in_loop
-from tests.support.kv_rig import Engine, engine, running, settings, until
+from tests.support.kv_rig import Engine, engine, key_of, running, settings, until
 
 NUMBERS = list(range(60))
 
@@ -251,6 +252,7 @@ async def test_a_single_mirror_that_stops_costs_a_miss_within_its_deadline(tmp_p
         send(store.mirrors[0], signal.SIGSTOP)
         done = await e.end(e.begin_load(NUMBERS[:8]), deadline_s=3.0)
         assert len(done.missing) == 8
+        await until(lambda: store.mirrors[0].drops == 1 and store.mirrors[0].serves, 20)
         await until(lambda: e.knows(NUMBERS), 20)
         assert await e.load(NUMBERS) == []
 
@@ -355,3 +357,39 @@ async def test_a_disk_that_became_read_only_still_reads(small_disk):
         assert store.mirrors[0].trouble is Trouble.READ_ONLY
         assert await e.load(NUMBERS[:20]) == []
         assert await e.save([500]) == [500]
+
+
+@in_loop
+async def test_a_store_that_cannot_run_its_mirrors_never_empties_them(tmp_path):
+    """A broken installation ends each process with an exit code: that says nothing of the files."""
+    chosen = settings([tmp_path / "a"])
+    async with running(chosen) as store, engine(store, chosen) as e:
+        assert await e.save(NUMBERS) == []
+        for turn in range(4):
+            await until(lambda: store.mirrors[0].serves, 20)
+            before = store.mirrors[0].drops
+            send(store.mirrors[0], signal.SIGTERM if turn % 2 else signal.SIGKILL)
+            await until(lambda: store.mirrors[0].drops > before)  # noqa: B023
+        assert 0 == store.mirrors[0]._record.crashes
+        await until(lambda: store.mirrors[0].serves, 20)
+        await until(lambda: e.knows(NUMBERS), 20)
+        assert await e.load(NUMBERS) == []
+    assert (Trouble.KILLED, "its process ended with 1") == death(1)
+    assert Trouble.CRASHED is death(-signal.SIGBUS)[0]
+
+
+@in_loop
+async def test_an_engine_that_cuts_its_region_short_kills_no_mirror(tmp_path):
+    chosen = settings([tmp_path / "a"])
+    async with running(chosen) as store, engine(store, chosen) as cutter:
+        assert await cutter.save(NUMBERS[:20]) == []
+        os.ftruncate(cutter._fd, cutter.value_bytes * 4)
+        cutter._job += 1
+        keys = [key_of(n) for n in range(20)]
+        assert cutter.client.load(cutter._job, keys, list(range(20)))
+        assert list(range(4, 20)) == (await cutter.end(cutter._job)).missing
+        async with engine(store, chosen) as other:
+            assert await other.load(NUMBERS[:20]) == []
+        assert 0 == store.mirrors[0].drops
+        assert 0 == store.counts.corrupt
+        os.ftruncate(cutter._fd, cutter.value_bytes * cutter.slots)

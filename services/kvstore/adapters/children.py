@@ -54,6 +54,11 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGKILL)
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait a moment for its end: its connection ends a little earlier than the process does."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
     def ended(self) -> int | None:
         """Return the exit code once the process is reaped; a signal's is negative."""
         return self._process.poll()
@@ -104,7 +109,7 @@ def _state(thread: Path) -> str:
 
 def death(code: int) -> tuple[Trouble, str]:
     """Return what an exit code says of the files, and to people."""
-    if code >= 0:
-        return Trouble.CRASHED, f"its process ended with {code}"
+    if code >= 0:  # it could not run at all: a broken installation says nothing of the files
+        return Trouble.KILLED, f"its process ended with {code}"
     trouble = Trouble.KILLED if -code in _FROM_OUTSIDE else Trouble.CRASHED
     return trouble, f"its process was ended by {signal.Signals(-code).name}"

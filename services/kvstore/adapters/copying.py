@@ -12,10 +12,13 @@ import msgspec
 
 from services.kvstore import orders
 from services.kvstore.adapters.lmdb_space import TRANSACTION_BYTES, Found, Space
-from services.kvstore.adapters.regions import Buffers, Region, get, put
+from services.kvstore.adapters.memory_map import address_of
+from services.kvstore.adapters.regions import Buffers, Region
 from services.kvstore.trailer import TRAILER_BYTES, Check, seal
 
-CHUNK_BYTES = 128 << 10
+CHUNK_BYTES = 1 << 20
+"""What is copied at one go. Smaller parts stay in the processor's cache, but each call gives the interpreter's lock away and waits for it:
+with 256 KiB two readers get 5 GB/s together, with 1 MiB 7.5 (values of 720 KiB, 2 cores)."""
 
 
 class Outcome(msgspec.Struct):
@@ -43,33 +46,33 @@ def read_values(
                 key=value.key,
                 generation=value.generation,
             )
-            target = None if region is None else (region.fd, value.offset)
-            is_taken = _copy(found, order.value_bytes, check, target, buffers)
+            holds = region is None or region.holds(order.value_bytes, value.offset)
+            target = (region, value.offset) if region is not None and holds else None
+            _copy(found, order.value_bytes, check, target, buffers)
             if not _is_sound(found, order.value_bytes, check, buffers):
                 outcome.bad.append(position)
-            elif not is_taken:
+            elif not holds:
                 outcome.refused.append(position)
     return outcome
 
 
 def _copy(
-    found: Found, size: int, check: Check, target: tuple[int, int] | None, buffers: Buffers
-) -> bool:
-    """Copy a value by way of a buffer that the processor's cache holds, and have it checked; return whether the region took it.
+    found: Found, size: int, check: Check, target: tuple[Region, int] | None, buffers: Buffers
+) -> None:
+    """Copy a value by way of a buffer that the processor's cache holds, and have it checked.
 
     What goes into the region is what was checked, byte for byte: nobody else writes to the buffer.
     """
-    is_taken = True
     whole = buffers.of(CHUNK_BYTES)
+    source = address_of(whole)
     for at in range(0, size, CHUNK_BYTES):
         part = whole[: min(CHUNK_BYTES, size - at)]
         if not found.fill(part, at):
-            return is_taken  # shorter than it should be: the check will say so
+            return  # shorter than it should be: the check will say so
         check.see(part)
-        if target is not None and is_taken:
-            fd, offset = target
-            is_taken = put(fd, part, offset + at)
-    return is_taken
+        if target is not None:
+            region, offset = target
+            region.put(source, len(part), offset + at)
 
 
 def _is_sound(found: Found, size: int, check: Check, buffers: Buffers) -> bool:
@@ -89,7 +92,7 @@ def write_values(space: Space, order: orders.Write, region: Region, buffers: Buf
         ready = []
         for position, value in enumerate(part):
             buffer = buffers.of(space.stored_bytes, part=position)
-            if not get(region.fd, buffer[: order.value_bytes], value.offset):
+            if not region.get(buffer[: order.value_bytes], value.offset):
                 missing.append(at + position)
                 continue
             seal(

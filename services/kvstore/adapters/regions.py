@@ -1,18 +1,24 @@
-"""Memory of a mirror's process: regions of engines, by descriptor, and buffers of its own.
+"""Memory of a mirror's process: regions of engines, and buffers of its own.
 
-Regions are written by `pwrite` and never mapped: an engine that cuts its region short costs a short write here and no life.
+Regions are mapped to be written: `pwrite` would hold the file's lock, and two readers would wait for each other.
+And a thread that waits for a page in the middle of a copy cannot go on with it once it is killed; in a system call it could.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
 
+from services.kvstore.adapters.memory_map import address_of
 from shared.kv.seqpacket import close_all
 
 MAX_BUFFERS_BYTES = 64 << 20
 """Where a thread has more, of several sizes, it begins anew."""
+_memcpy = ctypes.CDLL(None).memcpy
+_memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memcpy.restype = ctypes.c_void_p
 
 
 class Region:
@@ -24,6 +30,8 @@ class Region:
         self._lock = threading.Lock()
         self._users = 0
         self._detached = False
+        self._map = mmap.mmap(fd, 0)
+        self._address = address_of(memoryview(self._map))
 
     def __enter__(self) -> int:
         with self._lock:
@@ -41,8 +49,25 @@ class Region:
             self._detached = True
             self._let_go()
 
+    def holds(self, size: int, offset: int) -> bool:
+        """Return whether so many bytes are there: an engine that cut its region short gets nothing, and kills nobody."""
+        end = offset + size
+        return offset >= 0 and end <= len(self._map) and end <= os.fstat(self.fd).st_size
+
+    def put(self, source: int, size: int, offset: int) -> None:
+        """Copy bytes from an address of ours to a place that it holds. Other threads of ours run meanwhile."""
+        _memcpy(self._address + offset, source, size)
+
+    def get(self, view: memoryview, offset: int) -> bool:
+        """Fill the view; False where the region has not so much."""
+        try:
+            return os.preadv(self.fd, [view], offset) == len(view)
+        except OSError:
+            return False
+
     def _let_go(self) -> None:
         if self._detached and not self._users:
+            self._map.close()
             close_all([self.fd, self._life])
             self.fd = self._life = -1
 
@@ -61,19 +86,3 @@ class Buffers(threading.local):
                 self._made.clear()
             self._made[key] = memoryview(mmap.mmap(-1, size))
         return self._made[key]
-
-
-def put(fd: int, view: memoryview, offset: int) -> bool:
-    """Write all of it into the region; False where the region does not take it."""
-    try:
-        return os.pwrite(fd, view, offset) == len(view)
-    except OSError:
-        return False
-
-
-def get(fd: int, view: memoryview, offset: int) -> bool:
-    """Fill the view from the region; False where the region has not so much."""
-    try:
-        return os.preadv(fd, [view], offset) == len(view)
-    except OSError:
-        return False
