@@ -83,7 +83,6 @@ class Mirror:
         self._write_again_at: float | None = None
         self._stopping = False
         self._looking = False
-        self._was_opening = False
         self._attached: set[int] = set()
         self._log = logs.get("kvstore").bind(mirror=number, folder=folder)
 
@@ -191,9 +190,7 @@ class Mirror:
         if self.state not in RUNNING or self._child is None:
             return
         self.trouble, self.reason = trouble, reason
-        self._dropped_at = self._clock()
         self._child.kill()
-        self._was_opening = self.state is MirrorState.OPENING
         self._move(Event.KILLED)
         self.look()
 
@@ -286,7 +283,6 @@ class Mirror:
         self._child = child
         self._attached = set()
         self.read_only = start.read_only
-        self._was_opening = True
         self._served_from = None
         self._opening_ends_at = self._clock() + self._deadlines.open_s
         self._link = Link(
@@ -306,8 +302,6 @@ class Mirror:
         if self.state in RUNNING:  # not reaped yet; nothing of it is trusted any more
             if not self._stopping and self.trouble is Trouble.NONE:
                 self.trouble, self.reason = Trouble.CRASHED, reason  # its exit will tell more
-            self._dropped_at = self._clock()
-            self._was_opening = self.state is MirrorState.OPENING
             self._move(Event.KILLED)
 
     def _on_gone(self, code: int) -> None:
@@ -315,7 +309,6 @@ class Mirror:
         self._child = None
         if was in RUNNING:
             self._dropped_at = self._clock()
-            self._was_opening = was is MirrorState.OPENING
             if self.trouble is Trouble.NONE and not self._stopping:
                 self.trouble = Trouble.CRASHED
         if self.trouble is Trouble.CRASHED:
@@ -337,7 +330,7 @@ class Mirror:
                 self._rule,
                 self._record,
                 self.trouble,
-                was_opening=self._was_opening,
+                was_opening=self._served_from is None,
                 served_s=served_s,
             )
         self._write_again_at = now + self._rule.write_again_s if self._start.read_only else None
@@ -370,7 +363,6 @@ class Mirror:
     def _on_opened(self, *, checked: bool) -> None:
         self.opened_checked = checked
         self._served_from = self._clock()
-        self._was_opening = False
         if not self.read_only:
             self.trouble, self.reason = Trouble.NONE, ""
         self._owner.attach_all(self)
@@ -390,6 +382,8 @@ class Mirror:
     def _move(self, event: Event) -> None:
         before = self.state
         self.state = LIFE.next(before, event)
+        if event is Event.KILLED:
+            self._dropped_at = self._clock()
         told = {"before": before.value, "state": self.state.value}
         if before in SERVING and self.state not in SERVING and not self._stopping:
             self.drops += 1
