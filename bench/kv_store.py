@@ -93,6 +93,8 @@ class Bench:
             get(mixed)  # all of it in memory
             with timed(self._of(f"{name} warm"), size):
                 get(mixed)
+        with timed(self._of("files get warm, one thread"), size):
+            files.get(mixed, threads=1)
         store.stop()
         forget(self._folder)
         store.start()

@@ -190,9 +190,9 @@ class Files:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(self._put, numbers))
 
-    def get(self, numbers: Sequence[int]) -> None:
+    def get(self, numbers: Sequence[int], threads: int = THREADS) -> None:
         """Read values."""
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             list(pool.map(self._get, numbers))
 
 

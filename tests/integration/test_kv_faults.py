@@ -393,3 +393,45 @@ async def test_an_engine_that_cuts_its_region_short_kills_no_mirror(tmp_path):
         assert 0 == store.mirrors[0].drops
         assert 0 == store.counts.corrupt
         os.ftruncate(cutter._fd, cutter.value_bytes * cutter.slots)
+
+
+@pytest.fixture
+def frozen_disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own that can be made to stand still: who writes waits in the kernel, and no signal reaches him."""
+    disk, image = tmp_path / "still", tmp_path / "image"
+    disk.mkdir()
+    run("truncate", "-s", "64M", str(image))
+    run("mkfs.ext4", "-q", str(image))
+    as_root("mount", "-o", "loop", str(image), str(disk))
+    as_root("chmod", "777", str(disk))
+    yield disk
+    as_root("umount", "-l", str(disk))
+
+
+@in_loop
+async def test_a_disk_that_stands_still_holds_up_nobody_although_its_process_cannot_die(
+    tmp_path, frozen_disk
+):
+    chosen = settings([frozen_disk / "a", tmp_path / "b"])
+    async with running(chosen) as store, engine(store, chosen) as e:
+        await both_healthy(store)
+        assert await e.save(NUMBERS) == []
+        still = store.mirrors[0]
+        as_root("fsfreeze", "-f", str(frozen_disk))
+        try:
+            done = await e.end(e.begin_save([2000, 2001]), deadline_s=5.0)
+            assert [] == done.missing, "the other mirror has them"
+            assert MirrorState.STUCK is still.state
+            assert Trouble.STALLED is still.trouble
+            assert still.drop_s < 0.1
+            pid = still.pid
+            assert await e.load([*NUMBERS, 2000, 2001]) == []
+            assert await e.save(list(range(3000, 3020))) == []
+            await asyncio.sleep(0.3)
+            assert pid == still.pid, "nothing else opens its files meanwhile"
+        finally:
+            as_root("fsfreeze", "-u", str(frozen_disk))
+        await both_healthy(store)
+        assert pid != still.pid
+        assert await e.load([*NUMBERS, 2000, 2001, *range(3000, 3020)]) == []
+        assert [] == list(store.catalogue.lacking(0))
