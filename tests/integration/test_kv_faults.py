@@ -10,9 +10,8 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,24 +19,20 @@ import pytest
 from services.kvstore.adapters import mirror_files
 from services.kvstore.adapters.children import death
 from services.kvstore.lifecycle import MirrorState, Trouble
-from services.kvstore.mirror import Mirror
-from services.kvstore.store import Store
 from tests.support.in_loop import in_loop
-from tests.support.kv_rig import Engine, engine, key_of, running, settings, until
-
-NUMBERS = list(range(60))
-
-
-def data_of(folder: Path) -> Path:
-    return next(folder.glob("*/data.mdb"))
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True)
-
-
-def as_root(*command: str) -> None:
-    run(*(() if os.geteuid() == 0 else ("sudo", "-n")), *command)
+from tests.support.kv_rig import (
+    NUMBERS,
+    Engine,
+    both_healthy,
+    data_of,
+    engine,
+    key_of,
+    run,
+    running,
+    send,
+    settings,
+    until,
+)
 
 
 async def filled(folder: Path, numbers=NUMBERS, *, clean: bool = True) -> None:
@@ -124,15 +119,6 @@ def test_whatever_is_done_to_the_files_a_load_is_exact_or_a_miss(tmp_path, seed)
 @pytest.mark.parametrize("seed", range(100, 300))
 def test_whatever_is_done_to_the_files_more_often(tmp_path, seed):
     in_loop(damage_and_load)(tmp_path / "a", seed)
-
-
-def send(mirror: Mirror, number: signal.Signals) -> None:
-    assert mirror.pid > 0, "0 would be this process and its group"
-    os.kill(mirror.pid, number)
-
-
-async def both_healthy(store: Store) -> None:
-    await until(lambda: all(m.state is MirrorState.HEALTHY for m in store.mirrors), 20)
 
 
 @in_loop
@@ -307,58 +293,6 @@ async def test_a_vanished_folder_is_noticed_and_its_return_too(tmp_path):
         assert await e.load(NUMBERS) == []
 
 
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 6 MiB."""
-    disk = tmp_path / "small"
-    disk.mkdir()
-    as_root("mount", "-t", "tmpfs", "-o", "size=6m,mode=777", "none", str(disk))
-    yield disk
-    as_root("umount", "-l", str(disk))
-
-
-@in_loop
-async def test_a_full_disk_still_reads_and_the_other_mirror_takes_all(tmp_path, small_disk):
-    chosen = settings([small_disk / "a", tmp_path / "b"])
-    async with running(chosen) as store, engine(store, chosen) as e:
-        await both_healthy(store)
-        numbers = list(range(150))
-        for at in range(0, 150, 10):
-            assert await e.save(numbers[at : at + 10]) == []
-        small = store.mirrors[0]
-        await until(lambda: small.drops >= 1 and small.serves)
-        assert small.trouble is Trouble.FULL
-        assert small.read_only
-        assert await e.load(numbers) == []
-        assert any(entry.mirrors & small.bit for entry in store.catalogue.index.all_entries())
-
-
-@in_loop
-async def test_a_full_disk_alone_refuses_saves_and_keeps_what_it_has(small_disk):
-    chosen = settings([small_disk / "a"])
-    async with running(chosen) as store, engine(store, chosen) as e:
-        numbers = list(range(150))
-        missing = await e.save(numbers)
-        assert missing
-        await until(lambda: store.mirrors[0].serves and len(e.client.keys) > 10)
-        kept = [n for n in numbers if n not in missing]
-        assert kept
-        assert set(await e.load(numbers)) <= set(missing)
-
-
-@in_loop
-async def test_a_disk_that_became_read_only_still_reads(small_disk):
-    chosen = settings([small_disk / "a"])
-    async with running(chosen) as store, engine(store, chosen) as e:
-        assert await e.save(NUMBERS[:20]) == []
-    as_root("mount", "-o", "remount,ro", str(small_disk))
-    async with running(chosen) as store, engine(store, chosen) as e:
-        await until(lambda: e.knows(NUMBERS[:20]))
-        assert store.mirrors[0].trouble is Trouble.READ_ONLY
-        assert await e.load(NUMBERS[:20]) == []
-        assert await e.save([500]) == [500]
-
-
 @in_loop
 async def test_a_store_that_cannot_run_its_mirrors_never_empties_them(tmp_path):
     """A broken installation ends each process with an exit code: that says nothing of the files."""
@@ -393,45 +327,3 @@ async def test_an_engine_that_cuts_its_region_short_kills_no_mirror(tmp_path):
         assert 0 == store.mirrors[0].drops
         assert 0 == store.counts.corrupt
         os.ftruncate(cutter._fd, cutter.value_bytes * cutter.slots)
-
-
-@pytest.fixture
-def frozen_disk(tmp_path) -> Iterator[Path]:
-    """A file system of its own that can be made to stand still: who writes waits in the kernel, and no signal reaches him."""
-    disk, image = tmp_path / "still", tmp_path / "image"
-    disk.mkdir()
-    run("truncate", "-s", "64M", str(image))
-    run("mkfs.ext4", "-q", str(image))
-    as_root("mount", "-o", "loop", str(image), str(disk))
-    as_root("chmod", "777", str(disk))
-    yield disk
-    as_root("umount", "-l", str(disk))
-
-
-@in_loop
-async def test_a_disk_that_stands_still_holds_up_nobody_although_its_process_cannot_die(
-    tmp_path, frozen_disk
-):
-    chosen = settings([frozen_disk / "a", tmp_path / "b"])
-    async with running(chosen) as store, engine(store, chosen) as e:
-        await both_healthy(store)
-        assert await e.save(NUMBERS) == []
-        still = store.mirrors[0]
-        as_root("fsfreeze", "-f", str(frozen_disk))
-        try:
-            done = await e.end(e.begin_save([2000, 2001]), deadline_s=5.0)
-            assert [] == done.missing, "the other mirror has them"
-            assert MirrorState.STUCK is still.state
-            assert Trouble.STALLED is still.trouble
-            assert still.drop_s < 0.1
-            pid = still.pid
-            assert await e.load([*NUMBERS, 2000, 2001]) == []
-            assert await e.save(list(range(3000, 3020))) == []
-            await asyncio.sleep(0.3)
-            assert pid == still.pid, "nothing else opens its files meanwhile"
-        finally:
-            as_root("fsfreeze", "-u", str(frozen_disk))
-        await both_healthy(store)
-        assert pid != still.pid
-        assert await e.load([*NUMBERS, 2000, 2001, *range(3000, 3020)]) == []
-        assert [] == list(store.catalogue.lacking(0))

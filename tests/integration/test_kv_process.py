@@ -41,10 +41,9 @@ from shared.messages import (
 )
 from shared.natsbus import NatsBus
 from shared.settings import NatsSettings
-from tests.integration.test_kv_faults import data_of
 from tests.support.gateway_process import Child
 from tests.support.in_loop import in_loop
-from tests.support.kv_rig import VALUE_BYTES, Engine, a_hello, key_of, until
+from tests.support.kv_rig import VALUE_BYTES, Engine, a_hello, data_of, key_of, until
 from tests.support.nats_server import NatsServer, free_port
 
 pytestmark = pytest.mark.timeout(90)

@@ -7,11 +7,15 @@ import contextlib
 import hashlib
 import mmap
 import os
+import signal
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from services.kvstore.lifecycle import MirrorState
+from services.kvstore.mirror import Mirror
 from services.kvstore.settings import DeadlineSettings, KvStoreSettings
 from services.kvstore.store import Store
 from shared.kv.client import Client
@@ -19,6 +23,7 @@ from shared.kv.namespace import digest
 from shared.kv.protocol import VERSION, Done, Hello
 
 VALUE_BYTES = 64 << 10
+NUMBERS = list(range(60))
 NAMESPACE = digest({"model": "m", "dtype": "float32"})
 
 
@@ -200,3 +205,29 @@ async def engine(store: Store, chosen: KvStoreSettings, **more: object) -> Async
         yield made
     finally:
         made.close()
+
+
+def data_of(folder: Path) -> Path:
+    """Return the file of the one namespace of a mirror."""
+    return next(folder.glob("*/data.mdb"))
+
+
+def run(*command: str) -> None:
+    """Run a command that must succeed."""
+    subprocess.run(command, check=True)
+
+
+def as_root(*command: str) -> None:
+    """Run one that only root may."""
+    run(*(() if os.geteuid() == 0 else ("sudo", "-n")), *command)
+
+
+def send(mirror: Mirror, number: signal.Signals) -> None:
+    """Send a signal to a mirror's process."""
+    assert mirror.pid > 0, "0 would be this process and its group"
+    os.kill(mirror.pid, number)
+
+
+async def both_healthy(store: Store) -> None:
+    """Wait until all mirrors have all."""
+    await until(lambda: all(m.state is MirrorState.HEALTHY for m in store.mirrors), 20)
