@@ -12,7 +12,7 @@ from shared.messages import (
 )
 from shared.quantities import age, count, in_bytes, percent, several
 
-MIRROR_HEAD = f"  {'MIRROR':<40}{'STATE':<12}{'VALUES':>10}{'FILES':>12}{'FREE':>12}{'READ/S':>12}{'WRITE/S':>12}{'DROPS':>7}"
+MIRROR_HEAD = f"  {'MIRROR':<40} {'STATE':<12}{'VALUES':>10}{'FILES':>12}{'FREE':>12}{'READ/S':>12}{'WRITE/S':>12}{'DROPS':>7}"
 SPACE_HEAD = (
     f"  {'NAMESPACE':<34}{'VALUES':>10}{'EACH':>10}{'USED':>12}{'ENGINES':>9}{'USED AGO':>18}  WHAT"
 )
@@ -45,7 +45,7 @@ def _mirror(one: MirrorPicture) -> str:
         in_bytes(rate) if rate else "-" for rate in (one.read_bytes_per_s, one.write_bytes_per_s)
     ]
     line = (
-        f"  {one.folder:<40}{state:<12}{one.values:>10}{in_bytes(one.file_bytes):>12}{in_bytes(one.free_bytes):>12}"
+        f"  {one.folder:<40} {state:<12}{one.values:>10}{in_bytes(one.file_bytes):>12}{in_bytes(one.free_bytes):>12}"
         f"{rates[0]:>12}{rates[1]:>12}{one.drops:>7}"
     )
     return f"{line}\n    {one.trouble}: {one.reason}" if one.reason else line
