@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,7 @@ class Site:
         self.key = ""
         """API key for the questions of this class, where the gateways want one."""
         self._folder = folder
+        self._places: list[Path] = []
 
     def __enter__(self) -> Site:
         return self
@@ -84,6 +86,8 @@ class Site:
     def __exit__(self, *_: object) -> None:
         for child in (*self.gateways, *self.engines, *self.tracers):
             child.kill()
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
 
     def url(self, gateway: int = 0) -> str:
         """Return where a gateway listens."""
@@ -116,6 +120,7 @@ class Site:
     def add_store(self, *options: str) -> Child:
         """Start a KV store."""
         place = Path(tempfile.mkdtemp(prefix="kv"))
+        self._places.append(place)
         options = ("--folders", str(place / "blocks"), "--socket", str(place / "s"), *options)
         log = self._folder / "kvstore.log"
         child = Child("services.kvstore", log, "--nats-url", self.server.url, *options)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -181,6 +182,8 @@ def settings(
 @asynccontextmanager
 async def running(chosen: KvStoreSettings, *, clean: bool = True) -> AsyncIterator[Store]:
     """Run a store meanwhile; not `clean`: its mirrors are killed at the end, as by a crash."""
+    place = Path(chosen.socket).parent
+    place.mkdir(exist_ok=True)
     store = Store(chosen, name="test")
     store.open()
     task = asyncio.get_running_loop().create_task(store.run())
@@ -195,6 +198,7 @@ async def running(chosen: KvStoreSettings, *, clean: bool = True) -> AsyncIterat
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await store.close(drain_s=5.0 if clean else 0.2)
+        shutil.rmtree(place)
 
 
 @asynccontextmanager
