@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.grafana.layout import dashboard_json  # noqa: E402 - needs the path above
-from scripts.grafana.machines import ENGINES, FLEET, KV  # noqa: E402
+from scripts.grafana.machines import ENGINES, FLEET  # noqa: E402
 from scripts.grafana.requests import OVERVIEW, SLO  # noqa: E402
+from scripts.grafana.tiers import KV  # noqa: E402
 
 FOLDER = ROOT / "deploy" / "grafana" / "dashboards"
 DASHBOARDS = (OVERVIEW, ENGINES, KV, SLO, FLEET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Iterator
 
@@ -15,6 +16,9 @@ from services.gateway.admission.verdict import AdmissionSettings
 from services.gateway.gates import Gates
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.readings import gateway_readings, http_readings
+from services.kvstore.metrics import StoreCollector
+from services.kvstore.settings import KvStoreSettings
+from services.kvstore.store import Store
 from services.tracer.metrics import TracerCollector, TracerCounts
 from services.tracer.outbox import Outbox, OutboxSettings
 from services.tracer.request_metrics import (
@@ -34,7 +38,8 @@ from shared.metrics import BusCollector
 OF_ENGINE = ("service", "version", "engine")
 HEAD = """# Metrics
 
-Three kinds of process serve `GET /metrics` in Prometheus's text format: gateways (also on the port of the HTTP API), engines and tracers.
+Four kinds of process serve `GET /metrics` in Prometheus's text format:
+gateways (also on the port of the HTTP API), engines, tracers and KV stores.
 How to scrape them: [Prometheus](../how-to/prometheus.md).
 
 | page | setting | with `headrace up` |
@@ -42,6 +47,7 @@ How to scrape them: [Prometheus](../how-to/prometheus.md).
 | gateway | `/metrics` of the HTTP API; `metrics_port` for a page of its own | a free port, see `prometheus.yml` in the platform's folder |
 | engine | `metrics_port` | a free port, see there |
 | tracer | `metrics_port` | `--metrics-port`, 9103 |
+| KV store | `metrics_port` | a free port, see there |
 
 Metrics of requests come from the ledger, one entry of each request whatever became of it. Several tracers share the entries: sum over them.
 """
@@ -59,6 +65,9 @@ Where one is full, series to which nothing was added for {IDLE_S / 3600:g} h end
 | `status` | hundreds of the HTTP status, as `5xx`; on the gateway's page the status |
 | `evidence` | `good`, `bad`, or `none`: what an objective makes of the request. Leaving, deadlines of the caller's own and requests at fault are `none` |
 | `band` | `p50`: the middle half of the last 1,024 requests of a service and class by their duration; `p95`, `p99`: those beyond |
+| `kind` | of a job of the KV store: `load`, `save` |
+| `mirror` | number of a KV store's folder, 0 or 1 |
+| `trouble` | why a mirror is not in order (`MirrorPicture.trouble`) |
 | `tier` | `l1`: blocks in the engine's own pool |
 """  # noqa: E501 - a row of a table is one line
 BOUNDS = f"""## Bounds of the histograms
@@ -83,6 +92,7 @@ def metrics_page(made: str) -> str:
         ("Tracers", (), _of_tracer()),
         ("Engines", OF_ENGINE, _of_engine()),
         ("Gateways", (), _of_gateway()),
+        ("KV stores", (), _of_kv_store()),
         ("Every process", (), BusCollector(_Anything()).collect()),
     ):
         parts.append(_table(title, labels, families))
@@ -134,6 +144,17 @@ def _labels(family: Metric) -> tuple[str, ...]:
 def _of_tracer() -> Iterator[Metric]:
     settings = OutboxSettings()
     yield from TracerCollector(TracerCounts(), Outbox(settings), Restraint()).collect()
+
+
+def _of_kv_store() -> Iterator[Metric]:
+    async def families() -> list[Metric]:
+        settings = KvStoreSettings(folders=("/kv",), socket="/kv.sock")
+        store = Store(settings, name="")
+        found = list(StoreCollector(store).collect())
+        store.rebuilder.close()
+        return found
+
+    yield from asyncio.run(families())
 
 
 def _of_engine() -> Iterator[Metric]:

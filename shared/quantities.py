@@ -9,6 +9,8 @@ S_US = 1_000_000
 MIN_S = 60
 TEN = 10.0
 HUNDRED = 100.0
+KIB = 1024
+AGES = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 SMALLEST_MS = 0.05
 SMALLEST_SHARE = 0.0005
 """Below it a share would be written as 0.0%."""
@@ -59,3 +61,20 @@ def several(number: int, noun: str) -> str:
 def enumerated(parts: Sequence[str]) -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else "".join(parts)
+
+
+def in_bytes(number: float) -> str:
+    """Return bytes in a unit that fits: `512 B`, `4.0 KiB`, `19.5 GiB`."""
+    value, units = float(number), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while round(value, 1) >= KIB and len(units) > 1:
+        value /= KIB
+        units.pop(0)
+    return f"{value:.0f} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def age(seconds: float) -> str:
+    """Return an age in its largest unit: `12 s`, `5 min`, `3 h`, `9 d`."""
+    for size, unit in AGES:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

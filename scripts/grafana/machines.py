@@ -1,4 +1,4 @@
-"""Dashboards about what serves: engines, their KV cache, the processes."""
+"""Dashboards about what serves: engines and the processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from scripts.grafana.queries import (
     ENGINE,
     RATE,
     E,
-    S,
     quantiles,
     rate,
     ratio,
@@ -115,74 +114,6 @@ ENGINES = Dashboard(
                 },
                 unit="percentunit",
                 most=1.0,
-            ),
-        ],
-    },
-)
-
-KV = Dashboard(
-    uid="headrace-kv",
-    title="Headrace / KV cache",
-    text="The block pool (L1): how full, how scattered, how often a prefix is there.",
-    variables=ENGINE,
-    rows={
-        "Pool": [
-            Panel(
-                title="Used",
-                queries={
-                    f"1 - llm_engine_free_blocks{{{E}}} / llm_engine_total_blocks{{{E}}}": "{{engine}}"
-                },
-                unit="percentunit",
-                most=1.0,
-            ),
-            Panel(title="Free blocks", queries={f"llm_engine_free_blocks{{{E}}}": "{{engine}}"}),
-            Panel(
-                title="Bytes used",
-                queries={
-                    f"(llm_engine_total_blocks{{{E}}} - llm_engine_free_blocks{{{E}}}) "
-                    f"* llm_engine_block_bytes{{{E}}}": "{{engine}}"
-                },
-                unit="bytes",
-            ),
-        ],
-        "Fragmentation": [
-            Panel(
-                title="Fragmentation",
-                queries={f"llm_engine_fragmentation_ratio{{{E}}}": "{{engine}}"},
-                unit="percentunit",
-                text="1 - largest run of adjacent free blocks / free blocks. Costs transfers, not attention.",
-                most=1.0,
-            ),
-            Panel(title="Free runs", queries={f"llm_engine_free_runs{{{E}}}": "{{engine}}"}),
-            Panel(
-                title="Largest free run",
-                queries={f"llm_engine_largest_free_run{{{E}}}": "{{engine}}"},
-            ),
-        ],
-        "Hits": [
-            Panel(
-                title="Prompt tokens that were there",
-                queries={
-                    f"{rate(f'headrace_cached_tokens_total{{{S}}}', 'tier')} "
-                    f'/ on () group_left () {rate(f"""headrace_request_tokens_total{{{S},direction="in"}}""")}': "{{tier}}"
-                },
-                unit="percentunit",
-                most=1.0,
-            ),
-            Panel(
-                title="Prompt tokens computed",
-                queries={
-                    rate(f"headrace_prefill_tokens_total{{{S}}}"): "first time",
-                    rate(f"headrace_recomputed_tokens_total{{{S}}}"): "again, after preemptions",
-                },
-                is_stacked=True,
-            ),
-            Panel(
-                title="Time to load and to save",
-                queries={
-                    f'sum by (stage) (rate(headrace_stage_seconds_total{{{S},stage=~"kv_load|kv_sync"}}{RATE}))': "{{stage}}"
-                },
-                unit="s",
             ),
         ],
     },

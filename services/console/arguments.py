@@ -6,6 +6,7 @@ import argparse
 
 GIB = 1 << 30
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+DAY_S = 86_400.0
 MAX_WINDOW_S = 3600.0
 """As long as the stream keeps them, whatever its bytes allow."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -58,6 +59,13 @@ def duration(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write it as 90s, 5m or 1h")
     return value
+
+
+def age(text: str) -> float:
+    """Return seconds for `90s`, `12h`, `7d`. Raises `argparse.ArgumentTypeError`."""
+    if text[-1:] == "d":
+        return DAY_S * positive_number(text[:-1])
+    return duration(text)
 
 
 def window(text: str) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from services.console import output
 from services.console.arguments import GIB, port, positive, positive_number, size
 from services.console.insight import options as insight
+from services.console.kv import options as kv_options
 from shared.errors import HeadraceError, UserError
 
 EXIT_USER_ERROR = 2
@@ -62,6 +63,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
         help="file with hashed API keys (`headrace key new`)",
     )
     _tracer(parser)
+    _kv_store(parser)
     _engines(parser)
 
 
@@ -88,6 +90,23 @@ def _tracer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-tracer", action="store_true", help="no traces, and no metrics of requests"
     )
+
+
+def _kv_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kv-folder",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="where KV blocks are kept over restarts; twice, on two disks: mirrors (default: the platform's folder)",
+    )
+    parser.add_argument(
+        "--kv-disk",
+        type=size,
+        metavar="SIZE",
+        help="what they may take on each disk; 0: none (default: 20GiB, or a quarter of what is free)",
+    )
+    parser.add_argument("--no-kv-store", action="store_true", help="keep no KV blocks on disk")
 
 
 def _engines(parser: argparse.ArgumentParser) -> None:
@@ -276,11 +295,12 @@ def _bus_config(parser: argparse.ArgumentParser) -> None:
 Declare = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[str, Declare]] = {
     "up": ("start a platform on this machine and serve until Ctrl-C", _up),
-    "status": ("show engines, gateways and tracers of a running platform", _status),
+    "status": ("show engines, gateways, tracers and KV stores of a running platform", _status),
     "top": ("watch requests, stages and engines live", insight.top),
     "blame": ("say which stage explains the slow requests of a service", insight.blame),
     "logs": ("list the requests of a service, a line each", insight.logs),
     "trace": ("show where the time of one request went", insight.trace),
+    "kv": ("look into the KV stores of a platform, verify or purge them", kv_options.declare),
     "blackbox": ("show what an engine that died was doing", _blackbox),
     "chat": ("talk to a model in the terminal", _chat),
     "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),

@@ -109,6 +109,13 @@ def _insight(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return insight.run(reading, options, bus_of(settings.platform_folder(options.name)))
 
 
+def _kv(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.fleet.instance import bus_of  # noqa: PLC0415
+    from services.console.kv import commands as kv  # noqa: PLC0415
+
+    return kv.run(options, bus_of(settings.platform_folder(options.name)))
+
+
 def _blackbox(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console.blackbox import find, text  # noqa: PLC0415
     from services.console.fleet.instance import BLACK_BOXES  # noqa: PLC0415
@@ -158,6 +165,7 @@ COMMANDS: dict[str, Command] = {
     "blame": _insight,
     "logs": _insight,
     "trace": _insight,
+    "kv": _kv,
     "blackbox": _blackbox,
     "model": _model,
     "key": _key,

@@ -14,9 +14,11 @@ from shared.messages import (
     EngineHeartbeat,
     EngineState,
     GatewayHeartbeat,
+    KvStoreHeartbeat,
     TracerHeartbeat,
 )
 from shared.natsbus import NatsBus
+from shared.quantities import in_bytes
 
 LISTEN_S = 2.5 * HEARTBEAT_S
 """Two beats of everybody who is alive, with room for a late one."""
@@ -65,12 +67,28 @@ class TracerLine(msgspec.Struct, frozen=True):
     remark: str
 
 
+class KvStoreLine(msgspec.Struct, frozen=True):
+    """One KV store."""
+
+    store: str
+    host: str
+    values: int
+    used_bytes: int
+    budget_bytes: int
+    hits: int
+    misses: int
+    engines: int
+    mirrors: str
+    remark: str
+
+
 class Picture(msgspec.Struct, frozen=True):
     """Who was heard."""
 
     engines: list[EngineLine]
     gateways: list[GatewayLine]
     tracers: list[TracerLine]
+    kv_stores: list[KvStoreLine]
 
     @property
     def is_serving(self) -> bool:
@@ -133,11 +151,32 @@ def tracer_line(beat: TracerHeartbeat) -> TracerLine:
     )
 
 
+def kv_store_line(beat: KvStoreHeartbeat) -> KvStoreLine:
+    """Return what a person wants to know of a heartbeat."""
+    return KvStoreLine(
+        store=beat.store,
+        host=beat.host,
+        values=beat.values,
+        used_bytes=beat.used_bytes,
+        budget_bytes=beat.budget_bytes,
+        hits=beat.hits,
+        misses=beat.misses,
+        engines=beat.engines,
+        mirrors=", ".join(
+            "read only" if mirror.read_only else mirror.state for mirror in beat.mirrors
+        ),
+        remark="; ".join(
+            f"{mirror.folder}: {mirror.reason}" for mirror in beat.mirrors if mirror.reason
+        ),
+    )
+
+
 async def observe(address: BusAddress) -> Picture:
     """Listen for a moment and return who was heard. Raises `UserError` where no bus answers."""
     engines: dict[str, EngineHeartbeat] = {}
     gateways: dict[str, GatewayHeartbeat] = {}
     tracers: dict[str, TracerHeartbeat] = {}
+    stores: dict[str, KvStoreHeartbeat] = {}
 
     def on_engine(beat: EngineHeartbeat) -> None:
         engines[beat.engine] = cleaned(beat)
@@ -148,10 +187,14 @@ async def observe(address: BusAddress) -> Picture:
     def on_tracer(beat: TracerHeartbeat) -> None:
         tracers[beat.tracer] = cleaned(beat)
 
+    def on_store(beat: KvStoreHeartbeat) -> None:
+        stores[beat.store] = beat
+
     async def listen(bus: NatsBus) -> None:
         await bus.subscribe(EngineHeartbeat, on_engine)
         await bus.subscribe(GatewayHeartbeat, on_gateway)
         await bus.subscribe(TracerHeartbeat, on_tracer)
+        await bus.subscribe(KvStoreHeartbeat, on_store)
         await asyncio.sleep(LISTEN_S)
 
     await on_bus(address, listen, name="headrace status")
@@ -162,6 +205,7 @@ async def observe(address: BusAddress) -> Picture:
         ],
         gateways=[gateway_line(beat) for _, beat in sorted(gateways.items())],
         tracers=[tracer_line(beat) for _, beat in sorted(tracers.items())],
+        kv_stores=[kv_store_line(beat) for _, beat in sorted(stores.items())],
     )
 
 
@@ -170,6 +214,7 @@ GATEWAY_HEAD = f"{'GATEWAY':<20}{'URL':<32}{'STREAMS':>8}{'QUEUED':>8}{'ENGINES'
 TRACER_HEAD = (
     f"{'TRACER':<20}{'METRICS':<36}{'LEDGERS':>9}{'KEPT':>8}{'EXPORTED':>10}{'DROPPED':>9}"
 )
+STORE_HEAD = f"{'KV STORE':<20}{'VALUES':>10}{'USED':>10}{'OF':>10}{'HITS':>10}{'MISSES':>10}{'ENGINES':>9}  MIRRORS"
 
 
 def table(picture: Picture) -> str:
@@ -190,5 +235,12 @@ def table(picture: Picture) -> str:
     lines += [
         f"{t.tracer:<20}{t.url:<36}{t.ledgers:>9}{t.kept:>8}{t.exported:>10}{t.dropped:>9}  {t.remark}".rstrip()
         for t in picture.tracers
+    ]
+    if picture.kv_stores:
+        lines += ["", STORE_HEAD]
+    lines += [
+        f"{s.store:<20}{s.values:>10}{in_bytes(s.used_bytes):>10}{in_bytes(s.budget_bytes):>10}{s.hits:>10}{s.misses:>10}"
+        f"{s.engines:>9}  {s.mirrors}  {s.remark}".rstrip()
+        for s in picture.kv_stores
     ]
     return "\n".join(lines)

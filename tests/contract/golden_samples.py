@@ -48,6 +48,7 @@ from shared.messages import (
     WarmthQuery,
     WarmthWhole,
 )
+from tests.contract.golden_kvstore import KVSTORE_SAMPLES
 from tests.contract.golden_ledger import ENGINE, GATEWAY, IDS, LEDGER_SAMPLES, REQUEST, STREAM
 
 FOLDER = Path(__file__).parent / "golden"
@@ -115,6 +116,7 @@ FAILED = Delta(
 )
 
 SAMPLES: dict[str, Message] = {
+    **KVSTORE_SAMPLES,
     **LEDGER_SAMPLES,
     "submit.chat": Submit(
         **BASE_SUBMIT,

@@ -37,11 +37,13 @@ def test_prometheus_looks_where_the_services_of_the_compose_file_have_their_page
     assert looked_at == {
         ("gateway", option("gateway", "--http-port")),
         ("engine", option("engine", "--metrics-port")),
+        ("kvstore", option("kvstore", "--metrics-port")),
         ("tracer", SERVICES["tracer"]["ports"][0].rpartition(":")[2]),
     }
     assert {"0.0.0.0"} == {  # noqa: S104 - compared, not bound
         option("gateway", "--http-host"),
         option("engine", "--metrics-host"),
+        option("kvstore", "--metrics-host"),
         option("tracer", "--metrics-host"),
     }
 

@@ -78,16 +78,17 @@ def watched(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -
     """Gateway, engine and tracer with a few dozen requests behind them, scraped twice a second."""
     folder = tmp_path_factory.mktemp("prometheus")
     with Site(nats_server, folder) as site:
-        ports = {job: free_port() for job in ("gateway", "engine", "tracer")}
+        ports = {job: free_port() for job in ("gateway", "engine", "kvstore", "tracer")}
         site.add_engine(
             *("--version", "v1", "--fake-step-s", "0.002", "--metrics-port", str(ports["engine"]))
         )
         site.add_gateway("--metrics-port", str(ports["gateway"]))
         site.add_tracer("--metrics-port", str(ports["tracer"]))
+        site.add_store("--metrics-port", str(ports["kvstore"]))
         asyncio.run(site.ready())
         (folder / "rules.yml").write_text(_quick_rules(site.service))
         with Prometheus(folder, _config(folder, ports)) as prometheus:
-            prometheus.until('sum(up{job=~"headrace-.*"}) == 3')
+            prometheus.until('sum(up{job=~"headrace-.*"}) == 4')
             asyncio.run(_use(site))
             # Two scrapes after the last request: rates are of what lies between two.
             prometheus.until(
@@ -190,7 +191,7 @@ def test_rules_of_a_service_are_evaluated(watched: Watched):
     assert {"ok"} == {rule["health"] for rule in rules}, rules
 
 
-@pytest.mark.parametrize("job", ["gateway", "engine", "tracer"])
+@pytest.mark.parametrize("job", ["gateway", "engine", "kvstore", "tracer"])
 def test_a_page_is_as_prometheus_wants_it(watched: Watched, job: str):
     promtool("check", "metrics", stdin=watched.pages[job].encode())
 

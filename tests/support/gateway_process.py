@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -76,6 +78,7 @@ class Site:
         self.key = ""
         """API key for the questions of this class, where the gateways want one."""
         self._folder = folder
+        self._places: list[Path] = []
 
     def __enter__(self) -> Site:
         return self
@@ -83,6 +86,8 @@ class Site:
     def __exit__(self, *_: object) -> None:
         for child in (*self.gateways, *self.engines, *self.tracers):
             child.kill()
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
 
     def url(self, gateway: int = 0) -> str:
         """Return where a gateway listens."""
@@ -112,13 +117,23 @@ class Site:
         self.tracers.append(child)
         return child
 
+    def add_store(self, *options: str) -> Child:
+        """Start a KV store."""
+        place = Path(tempfile.mkdtemp(prefix="kv"))
+        self._places.append(place)
+        options = ("--folders", str(place / "blocks"), "--socket", str(place / "s"), *options)
+        log = self._folder / "kvstore.log"
+        child = Child("services.kvstore", log, "--nats-url", self.server.url, *options)
+        self.tracers.append(child)
+        return child
+
     async def ready(self) -> None:
         """Return when every engine serves and every gateway knows it."""
         async with asyncio.timeout(START_S):
             for engine in self.engines:
                 await engine.says("engine_ready")
             for tracer in self.tracers:
-                await tracer.says("tracer_ready")
+                await tracer.says("_ready")
             for number, gateway in enumerate(self.gateways):
                 await gateway.says("gateway_ready")
                 while self.service not in await self.models(number):  # noqa: ASYNC110 - asked over HTTP

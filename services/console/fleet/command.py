@@ -34,6 +34,8 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         otlp=options.otlp,
         trace_policies=options.trace_policies,
         metrics_port=options.metrics_port,
+        kv_folders=tuple(options.kv_folder),
+        kv_disk_bytes=0 if options.no_kv_store else options.kv_disk,
         engine_args=engine_args(options.engine_arg),
         start_timeout_s=options.start_timeout,
         drain_s=options.drain,

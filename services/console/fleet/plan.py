@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from shared.errors import UserError
 GIB = 1 << 30
 ENGINE_OVERHEAD_BYTES = 1_200 << 20
 """Resident memory of a vLLM engine's processes without weights and KV blocks: measured 0.9 to 1.1 GiB on the CPU build."""
+
+KV_DISK_BYTES = 20 * GIB
+KV_FREE_SHARE = 4
+KV_STOP_S = 10.0
+"""Its drain of 5 s and what ending takes."""
 
 TRACER_STOP_S = 10.0
 """Its drain of 5 s and what ending takes."""
@@ -35,6 +41,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str = ""
     """Address of an OpenAI-compatible server that serves instead of an engine of ours."""
     kv_cache_bytes: int = 2 * GIB
+    kv_store: str = ""
+    """Socket of this host's KV store; empty: there is none."""
     max_model_len: int | None = None
     api_keys: str = ""
     """File with hashed API keys; empty: open, which is allowed on loopback only."""
@@ -46,6 +54,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """File with what services want of their traces."""
     metrics_port: int = 9103
     """Loopback port of the tracer's metrics page."""
+    kv_folders: tuple[str, ...] = ()
+    """Where the KV store of this host keeps blocks: a folder, or two on disks of their own; empty: in the platform's folder."""
+    kv_disk_bytes: int | None = None
+    """What it may take on each; 0: no store; None: `KV_DISK_BYTES`, or a quarter of what is free, if that is less."""
     engine_args: tuple[str, ...] = ()
     """Further settings of the engine, as `--vllm-max-num-seqs 64`."""
     start_timeout_s: float = 600.0
@@ -57,6 +69,11 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.fake:
             return "fake"
         return "openai" if self.upstream else "vllm"
+
+    @property
+    def has_kv_store(self) -> bool:
+        """Whether a KV store runs: only our own engines can use one."""
+        return self.backend == "vllm" and self.kv_disk_bytes != 0
 
 
 class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,3 +203,31 @@ def tracer_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[Pro
             metrics_port=options.metrics_port,
         )
     ]
+
+
+def kv_budget(options: UpOptions, *, free_bytes: int) -> int:
+    """Return what the KV store may take on each disk; `free_bytes` is what the fuller one has left."""
+    if options.kv_disk_bytes is not None:
+        return options.kv_disk_bytes
+    return min(KV_DISK_BYTES, free_bytes // KV_FREE_SHARE)
+
+
+def kv_store_plan(
+    options: UpOptions,
+    *,
+    folders: Sequence[Path],
+    budget_bytes: int,
+    secrets: Mapping[str, Path],
+    metrics_port: int,
+) -> ProcessPlan:
+    """Plan the KV store of this host; engines reach it at `options.kv_store`."""
+    args = ["--socket", options.kv_store, "--budget-bytes", str(budget_bytes)]
+    args += ["--folders", json.dumps([str(folder) for folder in folders])]
+    return ProcessPlan(
+        name="kvstore",
+        module="services.kvstore",
+        args=(*args, "--metrics-port", str(metrics_port)),
+        env=nats_env("KVSTORE", options, user="kvstore", secrets=secrets),
+        stop_s=KV_STOP_S,
+        metrics_port=metrics_port,
+    )

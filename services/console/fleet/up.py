@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.console import output
-from services.console.fleet import host
+from services.console.fleet import host, kv_place
 from services.console.fleet.boxes import Boxes
 from services.console.fleet.child import ExecLauncher, Launcher
 from services.console.fleet.instance import Instance
@@ -22,6 +22,8 @@ from services.console.fleet.plan import (
     check_memory,
     engine_plans,
     gateway_plans,
+    kv_budget,
+    kv_store_plan,
     tracer_plans,
 )
 from services.console.fleet.scrape import RULES, scrape_config
@@ -62,6 +64,9 @@ class Up:
         root: Path,
         api_key: str | None,
     ) -> None:
+        if options.has_kv_store:
+            socket = kv_place.socket_path(instance.folder)
+            options = msgspec.structs.replace(options, kv_store=str(socket))
         self._options = options
         self._instance = instance
         self._root = root
@@ -148,8 +153,11 @@ class Up:
             metrics_ports=host.free_ports(self._options.engines),
         )
         tracers = tracer_plans(self._options, secrets=secrets)
+        stores = [self._kv_plan(secrets)] if self._options.has_kv_store else []
+        for plan in stores:
+            self._keep(group, plan)
         self._instance.write_scrape(
-            scrape_config((*gateways, *engines, *tracers), rules=self._root / RULES)
+            scrape_config((*gateways, *engines, *tracers, *stores), rules=self._root / RULES)
         )
         await self._start_engines(group, model.name, engines, tracers)
 
@@ -223,6 +231,18 @@ class Up:
         )
         output.line(
             f"  curl -N {self.url}/v1/chat/completions -H 'Content-Type: application/json'{auth} -d '{body}'"
+        )
+
+    def _kv_plan(self, secrets: Mapping[str, Path]) -> ProcessPlan:
+        folders = kv_place.folders(self._options.kv_folders, default=self._instance.folder)
+        budget = kv_budget(self._options, free_bytes=kv_place.free_bytes(folders))
+        (port,) = host.free_ports(1)
+        return kv_store_plan(
+            self._options,
+            folders=folders,
+            budget_bytes=budget,
+            secrets=secrets,
+            metrics_port=port,
         )
 
     def _nats_launcher(self) -> Launcher:

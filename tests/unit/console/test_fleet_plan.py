@@ -7,17 +7,23 @@ from pathlib import Path
 import pytest
 import yaml
 
+from services.console.fleet import kv_place
 from services.console.fleet.command import engine_args, service_name
 from services.console.fleet.plan import (
     GIB,
+    KV_DISK_BYTES,
     UpOptions,
     check_memory,
     engine_plans,
     gateway_plans,
+    kv_budget,
+    kv_store_plan,
     memory_needed_bytes,
     tracer_plans,
 )
 from services.console.fleet.scrape import scrape_config
+from services.kvstore.settings import KvStoreSettings
+from shared import settings
 from shared.errors import UserError
 from shared.subjects import token
 
@@ -173,3 +179,55 @@ def test_prometheus_is_told_of_every_process_with_its_name():
         ("headrace-engine", "127.0.0.1:7004", "engine-1"),
         ("headrace-tracer", "127.0.0.1:7000", "tracer"),
     } == targets
+
+
+def test_a_store_runs_beside_engines_of_ours_only_and_where_it_is_wanted():
+    assert UpOptions().has_kv_store
+    assert not UpOptions(kv_disk_bytes=0).has_kv_store
+    assert not UpOptions(fake=True).has_kv_store
+    assert not UpOptions(upstream="http://127.0.0.1:1").has_kv_store
+
+
+def test_the_store_takes_what_was_said_or_a_quarter_of_what_is_free():
+    assert 7 == kv_budget(UpOptions(kv_disk_bytes=7), free_bytes=1)
+    assert GIB == kv_budget(UpOptions(), free_bytes=4 * GIB)
+    assert KV_DISK_BYTES == kv_budget(UpOptions(), free_bytes=1000 * GIB)
+
+
+def test_the_store_is_told_its_folders_whatever_is_in_their_names():
+    plan = kv_store_plan(
+        UpOptions(kv_store="/p/kv.sock"),
+        folders=[Path("/a, b/kv"), Path("/c/kv")],
+        budget_bytes=9,
+        secrets={**SECRETS, "kvstore": Path("/s/kvstore")},
+        metrics_port=7003,
+    )
+    chosen = settings.load(KvStoreSettings, prefix="NONE_", argv=plan.args)
+
+    assert ("/a, b/kv", "/c/kv") == chosen.folders
+    assert ("/p/kv.sock", 9, 7003) == (chosen.socket, chosen.budget_bytes, chosen.metrics_port)
+    assert "/s/kvstore" == plan.env["HEADRACE_KVSTORE_NATS_PASSWORD_FILE"]
+
+
+def test_folders_of_the_store_are_checked_before_anything_starts(tmp_path):
+    assert [tmp_path / "kv"] == kv_place.folders((), default=tmp_path)
+    with pytest.raises(UserError, match="there is no folder"):
+        kv_place.folders((str(tmp_path / "absent" / "kv"),), default=tmp_path)
+    with pytest.raises(UserError, match="same folder twice"):
+        kv_place.folders((str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")), default=tmp_path)
+    with pytest.raises(UserError, match="3 times"):
+        kv_place.folders(("/a", "/b", "/c"), default=tmp_path)
+
+
+def test_the_socket_has_a_short_path_of_this_user_alone(tmp_path):
+    assert tmp_path / "kv.sock" == kv_place.socket_path(tmp_path)
+    deep = tmp_path / ("x" * 120)
+    short = kv_place.socket_path(deep)
+
+    assert len(str(short)) < 100
+    assert short == kv_place.socket_path(deep)
+    assert 0o700 == short.parent.stat().st_mode & 0o777
+    short.parent.chmod(0o777)
+    with pytest.raises(UserError, match="used by others"):
+        kv_place.socket_path(deep)
+    short.parent.rmdir()
