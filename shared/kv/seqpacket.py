@@ -207,6 +207,10 @@ class Link(Generic[M]):
         self._waiting.clear()
         self._on_end(reason)
 
+    def drain(self) -> None:
+        """Take in what has arrived, without waiting for the loop."""
+        self._read()
+
     def _read(self) -> None:
         for _ in range(BURST):
             if self._ended:

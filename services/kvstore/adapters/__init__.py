@@ -1,0 +1,1 @@
+"""Where the store touches the outside: child processes, LMDB, files."""
