@@ -6,7 +6,6 @@ Knows no service and no bus. Logging is configured by `__main__` before.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -18,12 +17,23 @@ import uvloop
 from shared import logs
 from shared.errors import UserError
 from shared.health import Health, HealthState
+from shared.parentage import SIGNAL_EXIT_BASE, die_with_parent
+
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_UNDRAINED",
+    "EXIT_USER_ERROR",
+    "SIGNAL_EXIT_BASE",
+    "Runtime",
+    "ServiceMain",
+    "complain",
+    "die_with_parent",
+    "run",
+]
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_UNDRAINED = 3
-SIGNAL_EXIT_BASE = 128
-PR_SET_PDEATHSIG = 1
 
 
 class Runtime:
@@ -63,15 +73,6 @@ def complain(error: UserError) -> None:
     """Write a user's error to stderr: what is wrong, then what to change."""
     hint = f"; {error.hint}" if error.hint else ""
     sys.stderr.write(f"error: {error}{hint}\n")
-
-
-def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send a signal when the parent ends (Linux). Ends the process where the parent is gone already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, number) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent_pid:
-        raise SystemExit(SIGNAL_EXIT_BASE + number)
 
 
 class _Ended(Exception):

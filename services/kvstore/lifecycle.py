@@ -68,7 +68,9 @@ class Trouble(StrEnum):
 
     NONE = ""
     CRASHED = "crashed"
-    """Its process died by a signal that we did not send: a file cut under it, or one that LMDB cannot bear."""
+    """Its process died of what it did: a file cut under it, or one that LMDB cannot bear."""
+    KILLED = "killed"
+    """Somebody else ended its process (the kernel, for want of memory): nothing is wrong with the files."""
     DAMAGED = "damaged"
     """LMDB, or our check, says that the files are no good."""
     STALLED = "stalled"
@@ -129,7 +131,7 @@ def next_start(
             record.crashes += 1
         case Trouble.FULL | Trouble.READ_ONLY:
             return Start(after_s=0.0 if record.failures == 1 else pause_s, read_only=True)
-        case Trouble.NONE | Trouble.STALLED | Trouble.IO | Trouble.VANISHED:
+        case Trouble.NONE | Trouble.KILLED | Trouble.STALLED | Trouble.IO | Trouble.VANISHED:
             pass
     if record.crashes >= rule.crashes_to_empty:
         record.crashes = 0

@@ -7,6 +7,7 @@ The table in `lifecycle` decides what may happen; this carries it out.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,12 +32,16 @@ from services.kvstore.rates import Rate
 from services.kvstore.settings import DeadlineSettings
 from shared import logs
 from shared.clock import Clock
-from shared.kv.seqpacket import Link, close_all
+from shared.kv.link import Link
+from shared.kv.seqpacket import close_all
 
 PING_S = 0.25
 MAX_READS = 4
 """Reads under way at most: two threads work, as many wait for them."""
 MAX_WRITES = 2
+MAX_EXTENSIONS = 4
+"""How often a deadline is put off for a process that only waits for a processor: no disk is at fault there."""
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 class Task(msgspec.Struct, kw_only=True, eq=False):
@@ -49,6 +54,7 @@ class Task(msgspec.Struct, kw_only=True, eq=False):
     deadline_s: float
     ends_at: float = 0.0
     """Deadline, from when it was first in line."""
+    extended: int = 0
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,10 +298,20 @@ class Mirror:
             if now > self._opening_ends_at:
                 self.drop(Trouble.STALLED, f"not open after {self._deadlines.open_s} s")
             return
-        late = next((task for task in self._tasks.values() if now > task.ends_at), None)
-        if late is not None:
-            name = type(late.order).__name__.lower()
-            self.drop(Trouble.STALLED, f"no answer to a {name} in {late.deadline_s} s")
+        if self._late(now) is not None and self._link is not None:
+            self._link.drain()  # the answer may be there: we were late ourselves
+        late = self._late(now)
+        if late is None or self._child is None:
+            return
+        if late.extended < MAX_EXTENSIONS and self._child.is_starved():
+            late.extended += 1
+            late.ends_at = now + late.deadline_s
+            return
+        name = type(late.order).__name__.lower()
+        self.drop(Trouble.STALLED, f"no answer to a {name} in {late.deadline_s} s")
+
+    def _late(self, now: float) -> Task | None:
+        return next((task for task in self._tasks.values() if now > task.ends_at), None)
 
     def _ping(self) -> None:
         if any(isinstance(task.order, orders.Ping) for task in self._tasks.values()):
@@ -348,7 +364,7 @@ class Mirror:
         self.look()
         if self.state in RUNNING:  # not reaped yet; nothing of it is trusted any more
             if not self._stopping and self.trouble is Trouble.NONE:
-                self.trouble, self.reason = Trouble.CRASHED, reason
+                self.trouble, self.reason = Trouble.CRASHED, reason  # its exit will tell more
             self._dropped_at = self._clock()
             self._was_opening = self.state is MirrorState.OPENING
             self._move(Event.KILLED)
@@ -360,9 +376,9 @@ class Mirror:
             self._dropped_at = self._clock()
             self._was_opening = was is MirrorState.OPENING
             if self.trouble is Trouble.NONE and not self._stopping:
-                self.trouble, self.reason = Trouble.CRASHED, _how(code)
-        elif self.trouble is Trouble.CRASHED:
-            self.reason = _how(code)
+                self.trouble = Trouble.CRASHED
+        if self.trouble is Trouble.CRASHED:
+            self.trouble, self.reason = _death(code)
         link, self._link = self._link, None
         if link is not None:
             link.end("its process is gone")
@@ -454,7 +470,7 @@ class Mirror:
         before = self.state
         self.state = LIFE.next(before, event)
         told = {"before": before.value, "state": self.state.value}
-        if before in SERVING and self.state not in SERVING:
+        if before in SERVING and self.state not in SERVING and not self._stopping:
             self.drops += 1
             self._log.warning(
                 "mirror_dropped", trouble=self.trouble.value, reason=self.reason, **told
@@ -464,9 +480,9 @@ class Mirror:
         self._owner.on_state(self)
 
 
-def _how(code: int) -> str:
-    return (
-        f"its process was killed by signal {-code}"
-        if code < 0
-        else f"its process ended with {code}"
-    )
+def _death(code: int) -> tuple[Trouble, str]:
+    """Return what an exit code says of the files, and to people."""
+    if code >= 0:
+        return Trouble.CRASHED, f"its process ended with {code}"
+    trouble = Trouble.KILLED if -code in _FROM_OUTSIDE else Trouble.CRASHED
+    return trouble, f"its process was ended by {signal.Signals(-code).name}"

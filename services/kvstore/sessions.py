@@ -14,6 +14,7 @@ from typing_extensions import override
 from services.kvstore.trailer import KEY_ROOM
 from services.kvstore.work import Job, packets
 from shared import logs
+from shared.kv.link import Link
 from shared.kv.protocol import (
     VERSION,
     FromEngine,
@@ -27,7 +28,7 @@ from shared.kv.protocol import (
     Touch,
     Welcome,
 )
-from shared.kv.seqpacket import Link, close_all, listen
+from shared.kv.seqpacket import close_all, listen
 
 MAX_VALUE_BYTES = 256 << 20
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")

@@ -1,5 +1,6 @@
-"""The store without the bus: engines' jobs in, parts of them to mirrors, answers and news out. Lives in one event loop; nothing in it waits.
+"""The store without the bus: engines' jobs in, parts of them to mirrors, answers and news out.
 
+Lives in one event loop; nothing in it waits.
 A load that a mirror cannot serve goes to another one, or is a miss; a save is kept when one mirror has committed it.
 No trouble of a disk is ever an error of a job: only values that are missing.
 """

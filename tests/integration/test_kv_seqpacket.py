@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.kv.client import CannotConnect, Client
+from shared.kv.link import Link
 from shared.kv.protocol import (
     MAX_PACKET,
     VERSION,
@@ -25,7 +26,7 @@ from shared.kv.protocol import (
     Touch,
     Welcome,
 )
-from shared.kv.seqpacket import Link, encode, listen, send
+from shared.kv.seqpacket import encode, listen, send
 from tests.support.in_loop import in_loop
 
 

@@ -55,6 +55,14 @@ class Child:
         """Return the exit code once the process is reaped; a signal's is negative."""
         return self._process.poll()
 
+    def is_starved(self) -> bool:
+        """Return whether a thread wants to run: it waits for a processor then, and not for a disk."""
+        try:
+            threads = list(Path(f"/proc/{self.pid}/task").iterdir())
+            return any(_state(thread) == "R" for thread in threads)
+        except OSError:
+            return False
+
     def is_quiet(self) -> bool:
         """Return whether no thread runs, or will, outside the kernel: only to be asked after `kill`.
 
@@ -70,7 +78,7 @@ class Child:
             return False
 
     def _is_quiet_thread(self, thread: Path) -> bool:
-        state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        state = _state(thread)
         if state in "ZXx":
             return True
         if state != "D":
@@ -85,3 +93,7 @@ class Child:
         except (FileNotFoundError, ProcessLookupError):
             return True  # no call with a descriptor first
         return target.is_relative_to(Path(self._folder).resolve())
+
+
+def _state(thread: Path) -> str:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]

@@ -28,7 +28,7 @@ from services.kvstore.adapters.regions import Buffers, Region
 from services.kvstore.lifecycle import Trouble
 from shared.kv.seqpacket import BadPacket, encode, receive, send
 from shared.kv.seqpacket import Ended as ParentGone
-from shared.runtime import die_with_parent
+from shared.parentage import die_with_parent
 
 EXIT_FAILED = 3
 READERS = 2
@@ -64,6 +64,8 @@ class Mirror:
     def fail(self, error: Exception) -> None:
         """Say why and end the process, whatever the other threads do."""
         trouble = mirror_files.trouble_of(error)
+        if trouble is Trouble.IO and mirror_files.is_full(self._folder):
+            trouble = Trouble.FULL
         try:
             self.say(
                 orders.Failed(trouble=trouble, reason=f"{type(error).__name__}: {error}"[:500])

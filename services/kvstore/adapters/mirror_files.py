@@ -20,6 +20,7 @@ from services.kvstore.lifecycle import Trouble
 from shared.boot import boot_id
 
 MARKER = "headrace-kv.json"
+FULL_BYTES = 4 << 20
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _BY_NUMBER = {
     errno.ENOSPC: Trouble.FULL,
@@ -94,6 +95,15 @@ def trouble_of(error: Exception) -> Trouble:
     if isinstance(error, lmdb.ReadonlyError | lmdb.LockError):
         return Trouble.READ_ONLY
     return Trouble.DAMAGED
+
+
+def is_full(folder: Path) -> bool:
+    """Return whether the disk has next to nothing left: LMDB calls a write that was cut short for it an I/O error."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
 
 def _number_in(text: str) -> int | None:
