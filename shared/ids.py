@@ -20,6 +20,9 @@ GatewayId = NewType("GatewayId", str)
 TracerId = NewType("TracerId", str)
 """One tracer process life."""
 
+KvStoreId = NewType("KvStoreId", str)
+"""One life of the KV store process of a host."""
+
 ServiceName = NewType("ServiceName", str)
 """Name of an LLM service; what clients put into `model`."""
 
@@ -43,6 +46,11 @@ def new_gateway_id() -> GatewayId:
 def new_tracer_id() -> TracerId:
     """Return a fresh tracer id, safe as a NATS subject token."""
     return TracerId("t" + secrets.token_hex(ID_BYTES))
+
+
+def new_kv_store_id() -> KvStoreId:
+    """Return a fresh store id, safe as a NATS subject token."""
+    return KvStoreId("k" + secrets.token_hex(ID_BYTES))
 
 
 def new_request_id(prefix: str) -> RequestId:

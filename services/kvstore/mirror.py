@@ -7,15 +7,12 @@ The table in `lifecycle` decides what may happen; this carries it out.
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 from typing_extensions import override
 
 from services.kvstore import orders
-from services.kvstore.adapters.children import Child
+from services.kvstore.adapters.children import Child, death
 from services.kvstore.lifecycle import (
     LIFE,
     RUNNING,
@@ -23,64 +20,21 @@ from services.kvstore.lifecycle import (
     Event,
     MirrorState,
     Record,
-    RetryRule,
     Start,
     Trouble,
     next_start,
 )
-from services.kvstore.rates import Rate
-from services.kvstore.settings import DeadlineSettings
+from services.kvstore.ports import Owner, Rules
+from services.kvstore.rates import Transfer
+from services.kvstore.tasks import Task, Tasks
 from shared import logs
 from shared.clock import Clock
 from shared.kv.link import Link
 from shared.kv.seqpacket import close_all
 
 PING_S = 0.25
-MAX_READS = 4
-"""Reads under way at most: two threads work, as many wait for them."""
-MAX_WRITES = 2
 MAX_EXTENSIONS = 4
 """How often a deadline is put off for a process that only waits for a processor: no disk is at fault there."""
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-
-
-class Task(msgspec.Struct, kw_only=True, eq=False):
-    """Something that a mirror was asked to do."""
-
-    order: orders.Read | orders.Write | orders.Check | orders.Compact | orders.Ping
-    size: int
-    done: Callable[[orders.Ended | None], None]
-    """Called once, with the answer; with None where there will be none, and nothing touches a region for it any more."""
-    deadline_s: float
-    ends_at: float = 0.0
-    """Deadline, from when it was first in line."""
-    extended: int = 0
-
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What all mirrors of a store have in common."""
-
-    budget_bytes: int
-    deadlines: DeadlineSettings
-    retry: RetryRule = RetryRule()
-    parent: int
-    """The store's own process."""
-
-
-class Owner(Protocol):
-    """What a mirror tells its store."""
-
-    def on_state(self, mirror: Mirror) -> None:
-        """Its state has changed; called after the change. Must not block."""
-        ...
-
-    def on_listed(self, mirror: Mirror, listed: orders.Listed) -> None:
-        """It has these values."""
-        ...
-
-    def attach_all(self, mirror: Mirror) -> None:
-        """A new process needs the regions of all engines; called before it gets any task."""
-        ...
 
 
 class Mirror:
@@ -104,11 +58,8 @@ class Mirror:
         self.drops = 0
         self.opened_checked = False
         self.sizes = orders.Sizes(file_bytes={}, free_bytes=0)
-        self.read_rate = Rate()
-        self.write_rate = Rate()
-        self.read_bytes = 0
-        self.written_bytes = 0
-        self.bad = 0
+        self.read = Transfer()
+        self.written = Transfer()
         self.drop_s = 0.0
         """How long the last drop took, from being noticed until its tasks were free."""
         self._owner = owner
@@ -120,10 +71,7 @@ class Mirror:
         self._record = Record()
         self._child: Child | None = None
         self._link: Link[orders.FromMirror] | None = None
-        self._tasks: dict[int, Task] = {}
-        self._reads: dict[int, int] = {}
-        self._writes: dict[int, int] = {}
-        self._next_task = 0
+        self._tasks = Tasks()
         self._start = Start(after_s=0.0)
         self._start_at = clock()
         self._served_from: float | None = None
@@ -139,7 +87,7 @@ class Mirror:
 
     @override
     def __repr__(self) -> str:
-        return f"<Mirror {self.number} {self.state} tasks={len(self._tasks)} {self.trouble}>"
+        return f"<Mirror {self.number} {self.state} {self._tasks} {self.trouble}>"
 
     # --- questions
 
@@ -166,35 +114,29 @@ class Mirror:
     @property
     def waiting_bytes(self) -> int:
         """Return what it has under way to read."""
-        return sum(self._reads.values())
+        return self._tasks.reading_bytes
 
     @property
     def has_room_to_read(self) -> bool:
         """Return whether a read would be begun soon."""
-        return self.serves and len(self._reads) < MAX_READS
+        return self.serves and self._tasks.can_read
 
     @property
     def has_room_to_write(self) -> bool:
         """Return whether a write would be begun soon."""
-        if not self.writes or len(self._writes) >= MAX_WRITES:
-            return False
-        return not any(isinstance(self._tasks[n].order, orders.Compact) for n in self._writes)
+        return self.writes and self._tasks.can_write
 
     @property
     def is_writing(self) -> bool:
         """Return whether it has something to write under way."""
-        return bool(self._writes)
+        return self._tasks.is_writing
 
     # --- orders
 
     def begin(self, task: Task) -> None:
         """Give a task to a mirror that serves."""
         assert self._link is not None
-        self._tasks[task.order.task] = task
-        lane = self._lane(task)
-        if lane is not None:
-            lane[task.order.task] = task.size
-        task.ends_at = self._clock() + task.deadline_s
+        self._tasks.begin(task, self._clock())
         self._link.send(task.order)
 
     def tell(self, order: msgspec.Struct, fds: tuple[int, ...] = ()) -> None:
@@ -298,9 +240,9 @@ class Mirror:
             if now > self._opening_ends_at:
                 self.drop(Trouble.STALLED, f"not open after {self._deadlines.open_s} s")
             return
-        if self._late(now) is not None and self._link is not None:
+        if self._tasks.late(now) is not None and self._link is not None:
             self._link.drain()  # the answer may be there: we were late ourselves
-        late = self._late(now)
+        late = self._tasks.late(now)
         if late is None or self._child is None:
             return
         if late.extended < MAX_EXTENSIONS and self._child.is_starved():
@@ -310,11 +252,8 @@ class Mirror:
         name = type(late.order).__name__.lower()
         self.drop(Trouble.STALLED, f"no answer to a {name} in {late.deadline_s} s")
 
-    def _late(self, now: float) -> Task | None:
-        return next((task for task in self._tasks.values() if now > task.ends_at), None)
-
     def _ping(self) -> None:
-        if any(isinstance(task.order, orders.Ping) for task in self._tasks.values()):
+        if self._tasks.is_pinged:
             return
         order = orders.Ping(task=self.new_task())
         deadline_s = self._deadlines.read_s
@@ -322,8 +261,7 @@ class Mirror:
 
     def new_task(self) -> int:
         """Return a number for a task."""
-        self._next_task += 1
-        return self._next_task
+        return self._tasks.new_number()
 
     # --- the process
 
@@ -378,7 +316,7 @@ class Mirror:
             if self.trouble is Trouble.NONE and not self._stopping:
                 self.trouble = Trouble.CRASHED
         if self.trouble is Trouble.CRASHED:
-            self.trouble, self.reason = _death(code)
+            self.trouble, self.reason = death(code)
         link, self._link = self._link, None
         if link is not None:
             link.end("its process is gone")
@@ -404,11 +342,8 @@ class Mirror:
 
     def _lose_tasks(self) -> None:
         """Let go of what it had under way: nothing touches a region for it any more."""
-        tasks, self._tasks = self._tasks, {}
-        self._reads.clear()
-        self._writes.clear()
         self.drop_s = self._clock() - self._dropped_at
-        for task in tasks.values():
+        for task in self._tasks.take_all():
             task.done(None)
 
     # --- messages
@@ -439,32 +374,15 @@ class Mirror:
         self._move(Event.OPENED)
 
     def _on_ended(self, ended: orders.Ended) -> None:
-        task = self._tasks.pop(ended.task, None)
+        task = self._tasks.end(ended.task, self._clock())
         if task is None:
             return
-        lane = self._lane(task)
-        if lane is not None:
-            lane.pop(ended.task)
-            # Those behind it have waited for it, not for the disk.
-            for number in lane:
-                other = self._tasks[number]
-                other.ends_at = max(other.ends_at, self._clock() + other.deadline_s)
-        good = len(ended.missing) + len(ended.bad) == 0
-        if isinstance(task.order, orders.Read):
-            self.bad += len(ended.bad)
-            if good:
-                self.read_bytes += task.size
-                self.read_rate.measure(task.size, ended.seconds)
-        elif isinstance(task.order, orders.Write) and good:
-            self.written_bytes += task.size
-            self.write_rate.measure(task.size, ended.seconds)
+        if not (ended.missing or ended.bad or ended.refused):
+            if isinstance(task.order, orders.Read):
+                self.read.measure(task.size, ended.seconds)
+            elif isinstance(task.order, orders.Write):
+                self.written.measure(task.size, ended.seconds)
         task.done(ended)
-
-    def _lane(self, task: Task) -> dict[int, int] | None:
-        if isinstance(task.order, orders.Ping):
-            return None
-        is_write = isinstance(task.order, orders.Write | orders.Compact)
-        return self._writes if is_write else self._reads
 
     def _move(self, event: Event) -> None:
         before = self.state
@@ -478,11 +396,3 @@ class Mirror:
         else:
             self._log.info("mirror_state", trouble=self.trouble.value, reason=self.reason, **told)
         self._owner.on_state(self)
-
-
-def _death(code: int) -> tuple[Trouble, str]:
-    """Return what an exit code says of the files, and to people."""
-    if code >= 0:
-        return Trouble.CRASHED, f"its process ended with {code}"
-    trouble = Trouble.KILLED if -code in _FROM_OUTSIDE else Trouble.CRASHED
-    return trouble, f"its process was ended by {signal.Signals(-code).name}"

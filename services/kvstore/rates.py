@@ -11,14 +11,16 @@ PROBE_EVERY = 64
 """One read in so many goes to another mirror than the best, so that one that has become faster is found."""
 
 
-class Rate:
-    """Bytes a second, smoothed."""
+class Transfer:
+    """Bytes in one direction: all of them, and how many a second, smoothed."""
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.bytes_per_s = 0.0
 
     def measure(self, size: int, seconds: float) -> None:
         """Take in one transfer."""
+        self.bytes += size
         if size <= 0 or seconds <= 0:
             return
         new = size / seconds

@@ -10,8 +10,9 @@ from itertools import islice
 from services.kvstore import orders
 from services.kvstore.catalogue import Catalogue
 from services.kvstore.index import Entry
-from services.kvstore.mirror import Mirror, Task
+from services.kvstore.mirror import Mirror
 from services.kvstore.settings import DeadlineSettings, RebuildSettings
+from services.kvstore.tasks import Task
 from shared.clock import Clock
 
 REGION = 0

@@ -54,6 +54,11 @@ class Session:
         """Return its namespace."""
         return self.hello.namespace if self.hello else ""
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether the engine is still there."""
+        return self.link is not None and self.link.is_open
+
     def tell(self, gained: list[bytes], lost: list[bytes]) -> None:
         """Send news of keys."""
         assert self.link is not None

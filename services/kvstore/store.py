@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from typing_extensions import override
@@ -20,11 +19,12 @@ from services.kvstore.counts import StoreCounts
 from services.kvstore.fairness import FairQueue, Kind
 from services.kvstore.index import Entry, by_space
 from services.kvstore.lifecycle import SERVING, MirrorState
-from services.kvstore.mirror import Mirror, Rules, Task
-from services.kvstore.rates import Choice, choose
+from services.kvstore.mirror import Mirror
+from services.kvstore.ports import Rules
 from services.kvstore.rebuild import REGION, Rebuilder
 from services.kvstore.sessions import Session, Sessions, send_life_lines
 from services.kvstore.settings import KvStoreSettings
+from services.kvstore.transfers import Told, Transfers
 from services.kvstore.work import Bite, Job, cut, packets
 from shared.clock import loop_clock, wall_time_s
 from shared.kv.protocol import Done, Hello, Load, Save, Touch
@@ -63,14 +63,18 @@ class Store:
             self.catalogue,
             settings=settings.rebuild,
             deadlines=settings.deadline,
-            is_busy=lambda: bool(self.queue.waiting(Kind.LOAD) or self.queue.waiting(Kind.SAVE)),
+            is_busy=lambda: self.is_busy,
             wall=wall_time_s,
         )
         self.changed = asyncio.Event()
         """Set when a mirror comes or goes."""
-        self._writing: set[tuple[str, bytes]] = set()
-        self._generation = int(wall_time_s() * 1e6)
-        self._turn = 0
+        self.transfers = Transfers(
+            settings,
+            catalogue=self.catalogue,
+            mirrors=self.mirrors,
+            counts=self.counts,
+            told=Told(self._part_ended, self._pump, self._news_soon),
+        )
         self._is_news_due = False
         self._is_looking = False
         self._note_at = self._clock() + NOTE_S
@@ -117,6 +121,7 @@ class Store:
             if self._clock() >= self._note_at:
                 self._note_at = self._clock() + NOTE_S
                 self._note()
+                self.catalogue.recount(len(self.mirrors))
             self._pump()
             ends_soon = any(m.state is MirrorState.ENDING for m in self.mirrors)
             await asyncio.sleep(TICK_S / 10 if ends_soon else TICK_S)
@@ -135,7 +140,7 @@ class Store:
         for space, entries in by_space(noted).items():
             rows = b"".join(orders.ROW.pack(e.generation, e.last, e.prior) for e in entries)
             note = orders.Note(space=space, keys=[e.key for e in entries], rows=rows)
-            for mirror in self._writers():
+            for mirror in self.transfers.writers():
                 mirror.tell(note)
         return bool(noted)
 
@@ -198,7 +203,7 @@ class Store:
             else:
                 job.miss(positions, "the queue is full")
                 self.counts.full[job.kind] += len(positions)
-        self._part_ended(session.number, job)
+        self._part_ended(session, job)
 
     def left(self, session: Session) -> None:
         """Forget the engine; its parts under way end by themselves, and then its region is let go of."""
@@ -206,12 +211,9 @@ class Store:
         for mirror in self.mirrors:
             mirror.detach(session.number)
 
-    def _part_ended(self, number: int, job: Job) -> None:
+    def _part_ended(self, session: Session, job: Job) -> None:
         job.left -= 1
-        if job.left:
-            return
-        session = self.sessions.all.get(number)
-        if session is None:
+        if job.left or not session.is_open:
             return
         done = job.done(self._clock())
         del session.jobs[job.number]
@@ -229,7 +231,7 @@ class Store:
     def _pump(self) -> None:
         """Give mirrors what they have room for."""
         while True:
-            writers = self._writers()
+            writers = self.transfers.writers()
             saves = all(m.has_room_to_write for m in writers)
             serving = [m for m in self.mirrors if m.serves]
             loads = not serving or any(m.has_room_to_read for m in serving)
@@ -242,196 +244,23 @@ class Store:
             if session is None:
                 continue
             if kind is Kind.LOAD:
-                self._load(session, bite.job, bite.positions)
-                self._part_ended(session.number, bite.job)
+                self.transfers.load(session, bite.job, bite.positions)
+                self._part_ended(session, bite.job)
             else:
-                self._save(session, bite, writers)
+                self.transfers.save(session, bite, writers)
         self._news_soon()
 
-    def _writers(self) -> list[Mirror]:
-        return [mirror for mirror in self.mirrors if mirror.writes]
-
-    def _load(self, session: Session, job: Job, positions: Iterable[int]) -> None:
-        """Have values read, each by the best of the mirrors that have it; each read is one more part of the job."""
-        groups: dict[int, list[tuple[int, Entry]]] = {}
-        missing: list[int] = []
-        for position in positions:
-            entry = self.catalogue.can_load(session.space, job.keys[position])
-            if entry is None:
-                missing.append(position)
-            else:
-                mask = entry.mirrors & self.catalogue.serving
-                groups.setdefault(mask, []).append((position, entry))
-        job.miss(missing, "no mirror has it")
-        for mask, found in groups.items():
-            self._read(session, job, mask, found)
-
-    def _read(self, session: Session, job: Job, mask: int, found: list[tuple[int, Entry]]) -> None:
-        assert session.hello is not None
-        value_bytes = session.hello.value_bytes
-        size = len(found) * value_bytes
-        choices = [
-            Choice(m.number, m.read_rate.bytes_per_s, m.waiting_bytes)
-            for m in self.mirrors
-            if m.bit & mask
-        ]
-        self._turn += 1
-        mirror = self.mirrors[choose(choices, size, turn=self._turn)]
-        order = orders.Read(
-            task=mirror.new_task(),
-            space=session.space,
-            value_bytes=value_bytes,
-            region=session.number,
-            values=[
-                orders.Value(e.key, e.generation, job.slots[p] * value_bytes) for p, e in found
-            ],
-        )
-
-        def done(ended: orders.Ended | None) -> None:
-            self._read_ended(session, job, mirror, found, ended)
-
-        job.left += 1
-        deadline_s = self._settings.deadline.read_s
-        mirror.begin(Task(order=order, size=size, done=done, deadline_s=deadline_s))
-
-    def _read_ended(
-        self,
-        session: Session,
-        job: Job,
-        mirror: Mirror,
-        found: list[tuple[int, Entry]],
-        ended: orders.Ended | None,
-    ) -> None:
-        """Try elsewhere what this mirror could not give."""
-        again: list[int] = []
-        if ended is None:
-            again = [position for position, _ in found]
-            self.counts.rerouted += len(again)
-        else:
-            job.miss([found[i][0] for i in ended.refused], "the region did not take it")
-            self.counts.corrupt += len(ended.bad)
-            wrong = [found[i] for i in (*ended.missing, *ended.bad)]
-            self._lost_by(mirror, [entry for _, entry in wrong])
-            again = [position for position, _ in wrong]
-        if again and session.number in self.sessions.all:
-            self._load(session, job, again)
-        self._part_ended(session.number, job)
-        self._pump()
-
-    def _lost_by(self, mirror: Mirror, entries: list[Entry]) -> None:
-        """A mirror does not have these, or not as they were; what no mirror has is no entry any more."""
-        for entry in entries:
-            entry.mirrors &= ~mirror.bit
-        self.catalogue.look_at(entries)
-        self._remove([e for e in entries if not e.mirrors])
-        if any(e.is_here for e in entries):
-            mirror.behind()
-
-    def _remove(self, entries: list[Entry]) -> None:
-        gone = [e for e in entries if (e.space, e.key) not in self._writing]
-        self.catalogue.remove(gone)
-
-    # --- saves
-
-    def _save(self, session: Session, bite: Bite, writers: list[Mirror]) -> None:
-        assert session.hello is not None
-        job, space = bite.job, session.space
-        charged = self.catalogue.charged(space)
-        found: list[tuple[int, Entry]] = []
-        evicted: list[Entry] = []
-        if not writers:
-            job.miss(bite.positions, NOBODY)
-        elif charged > self._settings.budget_bytes:
-            job.miss(bite.positions, "a value is larger than the budget")
-        else:
-            now = wall_time_s()
-            for position in bite.positions:
-                key = job.keys[position]
-                if self.catalogue.index.get(space, key) is not None:
-                    continue  # another job has saved it meanwhile
-                evicted += self.catalogue.make_room(charged)
-                self._generation += 1
-                entry = self.catalogue.index.add(
-                    space, key, charged=charged, generation=self._generation, now=now
-                )
-                found.append((position, entry))
-        if found:
-            self.counts.evicted += len(evicted)
-            self._write(session, job, found, writers, evicted)
-        self._part_ended(session.number, job)
-
-    def _write(
-        self,
-        session: Session,
-        job: Job,
-        found: list[tuple[int, Entry]],
-        writers: list[Mirror],
-        evicted: list[Entry],
-    ) -> None:
-        assert session.hello is not None
-        value_bytes = session.hello.value_bytes
-        drop = by_space(evicted)
-        here = [e.key for e in drop.pop(session.space, [])]
-        for space, entries in drop.items():
-            self._delete(space, [e.key for e in entries])
-        values = [orders.Value(e.key, e.generation, job.slots[p] * value_bytes) for p, e in found]
-        self._writing.update((e.space, e.key) for _, e in found)
-        waiting = set(writers)
-        job.left += 1
-
-        def done(mirror: Mirror, ended: orders.Ended | None) -> None:
-            waiting.discard(mirror)
-            self._written(mirror, [e for _, e in found], ended)
-            if not waiting:
-                self._save_ended(session, job, found)
-
-        for mirror in writers:
-            order = orders.Write(
-                task=mirror.new_task(),
-                space=session.space,
-                value_bytes=value_bytes,
-                region=session.number,
-                values=values,
-                now=found[0][1].last,
-                drop=here,
-                told=session.hello.told,
-            )
-            task = Task(
-                order=order,
-                size=len(found) * value_bytes,
-                done=lambda ended, mirror=mirror: done(mirror, ended),  # type: ignore[misc]
-                deadline_s=self._settings.deadline.write_s,
-            )
-            mirror.begin(task)
-
-    def _written(self, mirror: Mirror, entries: list[Entry], ended: orders.Ended | None) -> None:
-        """A mirror has committed values, or has not; what was evicted meanwhile goes from it again."""
-        if ended is None:
-            return
-        missing = set(ended.missing)
-        kept = [entry for i, entry in enumerate(entries) if i not in missing]
-        for entry in kept:
-            entry.mirrors |= mirror.bit
-        gone = [entry for entry in kept if not entry.is_here]
-        for space, those in by_space(gone).items():
-            mirror.tell(orders.Delete(space=space, keys=[e.key for e in those]))
-        self.catalogue.look_at([entry for entry in kept if entry.is_here])
+    def purge(self, entries: list[Entry]) -> None:
+        """Delete values, here and on the mirrors."""
+        self.transfers.remove(entries)
+        for space, gone in by_space(entries).items():
+            self.transfers.delete(space, [entry.key for entry in gone if not entry.is_here])
         self._news_soon()
-        if missing:
-            mirror.behind()
 
-    def _save_ended(self, session: Session, job: Job, found: list[tuple[int, Entry]]) -> None:
-        self._writing.difference_update((e.space, e.key) for _, e in found)
-        lost = [(p, e) for p, e in found if not e.mirrors]
-        self.catalogue.remove([e for _, e in lost])
-        job.miss([p for p, _ in lost], "not written")
-        self._part_ended(session.number, job)
-        self._pump()
-
-    def _delete(self, space: str, keys: list[bytes]) -> None:
-        for mirror in self._writers():
-            for part in packets(keys):
-                mirror.tell(orders.Delete(space=space, keys=part))
+    @property
+    def is_busy(self) -> bool:
+        """Return whether engines wait for mirrors."""
+        return bool(self.queue.waiting(Kind.LOAD) or self.queue.waiting(Kind.SAVE))
 
     # --- mirrors (what `Mirror` tells)
 
@@ -440,9 +269,12 @@ class Store:
         if mirror.state is MirrorState.OPENING:
             self.catalogue.begins(mirror.number)
         elif mirror.state is MirrorState.REBUILDING and not self._is_serving(mirror):
-            self.catalogue.opened(mirror.number, keeps=self._writing)
+            self.catalogue.opened(mirror.number, keeps=self.transfers.writing)
+            for other in self.mirrors:
+                if other is not mirror and next(self.catalogue.lacking(other.number), None):
+                    other.behind()  # this one has brought what that one never had
             for space, entries in by_space(self.catalogue.make_room(0)).items():
-                self._delete(space, [e.key for e in entries])
+                self.transfers.delete(space, [e.key for e in entries])
         elif mirror.state not in SERVING and self._is_serving(mirror):
             self.catalogue.dropped(mirror.number)
         self.changed.set()

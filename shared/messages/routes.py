@@ -8,6 +8,18 @@ import msgspec
 
 from shared.messages.engine import EngineHeartbeat, Resent, TokenBatch
 from shared.messages.gateway import Accepted, Cancel, GatewayHeartbeat, Refused, Resend, Submit
+from shared.messages.kvstore import (
+    KvListing,
+    KvListQuery,
+    KvMirrorNews,
+    KvPurge,
+    KvPurged,
+    KvStats,
+    KvStatsQuery,
+    KvStoreHeartbeat,
+    KvVerified,
+    KvVerify,
+)
 from shared.messages.ledger import BlackBox, FoundBlackBox, LedgerBatch
 from shared.messages.parts import Message
 from shared.messages.stages import StageBatch, StepDetail, StepQuery
@@ -151,6 +163,48 @@ ROUTES: dict[type[Message], Route] = {
         owner="engine",
         readers=("tracer",),
         key="engine",
+    ),
+    KvStoreHeartbeat: Route(
+        subject="hr.heartbeat.kvstore.{store}",
+        delivery=Delivery.CORE,
+        owner="kvstore",
+        readers=("console",),
+        key="store",
+    ),
+    KvMirrorNews: Route(
+        subject="hr.kvstore.{store}.mirror",
+        delivery=Delivery.CORE,
+        owner="kvstore",
+        readers=("console", "tracer"),
+        key="store",
+    ),
+    KvStatsQuery: Route(
+        subject="hr.kvstore.{store}.stats",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("kvstore",),
+        replies=(KvStats,),
+    ),
+    KvListQuery: Route(
+        subject="hr.kvstore.{store}.list",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("kvstore",),
+        replies=(KvListing,),
+    ),
+    KvVerify: Route(
+        subject="hr.kvstore.{store}.verify",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("kvstore",),
+        replies=(KvVerified,),
+    ),
+    KvPurge: Route(
+        subject="hr.kvstore.{store}.purge",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("kvstore",),
+        replies=(KvPurged,),
     ),
 }
 

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import msgspec
 
+from services.kvstore.lifecycle import Trouble
 from services.kvstore.orders import Choices
 from shared.settings import environment
 
 MODULE = "services.kvstore.adapters.mirror_child"
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(256 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 """Keep the memory of LMDB's dirty pages instead of taking it from the kernel for each transaction."""
+
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 class Child:
@@ -97,3 +100,11 @@ class Child:
 
 def _state(thread: Path) -> str:
     return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def death(code: int) -> tuple[Trouble, str]:
+    """Return what an exit code says of the files, and to people."""
+    if code >= 0:
+        return Trouble.CRASHED, f"its process ended with {code}"
+    trouble = Trouble.KILLED if -code in _FROM_OUTSIDE else Trouble.CRASHED
+    return trouble, f"its process was ended by {signal.Signals(-code).name}"
