@@ -1,0 +1,76 @@
+"""vLLM's `OffloadingConnector`, which says what it hides: of a request its length and blocks, of a copy that it failed.
+
+vLLM asserts that each copy succeeds. Here one that fails costs a recompute of its blocks (`kv_load_failure_policy`), or a block that is not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.outputs import KVConnectorOutput
+
+from services.engine.adapters.kv_mover import HostMover
+from services.engine.adapters.kv_primary import Tiers
+
+NAME = "HeadraceConnector"
+MODULE = __name__
+
+
+@dataclass
+class CopyNews(OffloadingWorkerMetadata):
+    """What a worker tells the scheduler, with the copies that failed."""
+
+    failed_jobs: set[int] = field(default_factory=set)
+
+    @override
+    def aggregate(self, other: Any) -> CopyNews:
+        both = super().aggregate(other)
+        assert isinstance(both, OffloadingWorkerMetadata)
+        failed = self.failed_jobs | getattr(other, "failed_jobs", set())
+        return CopyNews(both.completed_jobs, both.transfer_stats, failed)
+
+
+class HeadraceConnector(OffloadingConnector):
+    """Used by its name."""
+
+    # --- in a worker
+
+    @property
+    def _mover(self) -> HostMover | None:
+        worker = self.connector_worker.worker if self.connector_worker is not None else None
+        return worker if isinstance(worker, HostMover) else None
+
+    @override
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        mover = self._mover
+        return set() if mover is None else mover.take_failed_blocks()
+
+    @override
+    def build_connector_worker_meta(self) -> OffloadingWorkerMetadata | None:
+        told = super().build_connector_worker_meta()
+        mover = self._mover
+        if told is None or mover is None:
+            return told
+        failed = mover.take_failed_jobs(told.completed_jobs)
+        return CopyNews(told.completed_jobs, told.transfer_stats, failed) if failed else told
+
+    # --- in the scheduler
+
+    @override
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        told = connector_output.kv_connector_worker_meta
+        if isinstance(told, CopyNews) and told.failed_jobs:
+            self._on_failed(told.failed_jobs)
+        super().update_connector_output(connector_output)
+
+    def _on_failed(self, jobs: set[int]) -> None:
+        scheduler = self.scheduler
+        if isinstance(scheduler.manager, Tiers):
+            for job in jobs:
+                status = scheduler._jobs.get(job)  # noqa: SLF001 - vLLM tells the keys of a copy nowhere else
+                if status is not None and status.is_store:
+                    scheduler.manager.unwritten(status.keys)
