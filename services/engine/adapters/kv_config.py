@@ -25,7 +25,9 @@ TIER_MODULE = "services.engine.adapters.kv_tier"
 def check(kv: KvSettings) -> None:
     """Raise `EngineFailedError` where the settings do not fit together."""
     if kv.store and not kv.host_bytes:
-        raise EngineFailedError("kv.store needs kv.host_bytes: what comes from disk comes through it")
+        raise EngineFailedError(
+            "kv.store needs kv.host_bytes: what comes from disk comes through it"
+        )
     for name in ("load_share", "save_share"):
         if not 0 < getattr(kv, name) <= 1:
             raise EngineFailedError(f"kv.{name} is a share of L2: above 0, at most 1")
@@ -84,7 +86,9 @@ def told_of(config: VllmConfig) -> dict[str, str]:
         "model_config": model.compute_hash(),
         "overrides": repr(model.hf_overrides),
         "attention": str(config.attention_config.backend),
-        "speculation": config.speculative_config.compute_hash() if config.speculative_config else "",
+        "speculation": config.speculative_config.compute_hash()
+        if config.speculative_config
+        else "",
         "isa": _isa(),
     }
 

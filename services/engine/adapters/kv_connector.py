@@ -12,6 +12,7 @@ from typing_extensions import override
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request
 
 from services.engine.adapters.kv_mover import HostMover
 from services.engine.adapters.kv_primary import Tiers
@@ -59,6 +60,13 @@ class HeadraceConnector(OffloadingConnector):
         return CopyNews(told.completed_jobs, told.transfer_stats, failed) if failed else told
 
     # --- in the scheduler
+
+    @override
+    def on_new_request(self, request: Request) -> None:
+        manager = self.scheduler.manager
+        if isinstance(manager, Tiers):
+            manager.expect(request.request_id, request.num_prompt_tokens, request.block_hashes)
+        super().on_new_request(request)
 
     @override
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:

@@ -5,7 +5,7 @@ Runs in the scheduler's process.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -50,6 +50,12 @@ class Tiers(TieringOffloadingManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unwritten: set[OffloadKey] = set()
+
+    def expect(self, request: str, prompt_tokens: int, hashes: Sequence[bytes]) -> None:
+        """Let the tiers below know more of the next request than vLLM tells them."""
+        for tier in self.secondary_tiers:
+            if (expect := getattr(tier, "expect", None)) is not None:
+                expect(request, prompt_tokens, hashes)
 
     def unwritten(self, keys: Iterable[OffloadKey]) -> None:
         """Note that a copy of these into L2 has failed; `complete_store` of them follows."""

@@ -94,7 +94,9 @@ class VllmEngine:
         # In this order: both are forked before anything here has a thread.
         self._grammars.fork()
         try:
-            llm, _ = await asyncio.gather(start_async_llm(self._settings, self._kv), self._pool.spawn())
+            llm, _ = await asyncio.gather(
+                start_async_llm(self._settings, self._kv), self._pool.spawn()
+            )
         except BaseException:
             await self._grammars.stop()
             raise

@@ -50,6 +50,8 @@ class Order(msgspec.Struct):
     keys: Sequence[bytes]
     open_parts: int
     missing: set[int]
+    is_told: bool = False
+    """Whoever gave it knows that it has ended, and has let its slots fall free."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class Jobs:
         self._number = 0
         self._parts: dict[int, Part] = {}
         self._aside: dict[int, Part] = {}
-        self._settled: list[Settled] = []
+        self._settled: list[Order] = []
         self._free: list[int] = []
         self.aside: set[int] = set()
         """Slots that must not be used."""
@@ -127,7 +129,7 @@ class Jobs:
             self.save_slots += len(slots)
             self.saving.update(keys)
         if not made:
-            self._settle(order)
+            self._settled.append(order)
         return made
 
     def refuse(self, number: int) -> None:
@@ -176,11 +178,11 @@ class Jobs:
 
     def take_settled(self) -> list[Settled]:
         """Return the orders that have ended since the last call, each once."""
-        settled, self._settled = self._settled, []
-        return settled
+        orders, self._settled = self._settled, []
+        return [_settled(order) for order in orders]
 
     def take_free(self) -> list[int]:
-        """Return the slots that were aside and may be used again, each once."""
+        """Return the slots that were aside when they fell free, and may be used again; each once."""
         free, self._free = self._free, []
         return free
 
@@ -196,7 +198,8 @@ class Jobs:
 
     def _release(self, part: Part) -> None:
         self.aside.difference_update(part.slots)
-        self._free += part.slots
+        if part.order.is_told:
+            self._free += part.slots
 
     def _end(self, part: Part, missing: Collection[int]) -> None:
         del self._parts[part.number]
@@ -209,14 +212,17 @@ class Jobs:
             self.save_slots -= len(part.slots)
             self.saving.difference_update(part.keys)
         if not order.open_parts:
-            self._settle(order)
-
-    def _settle(self, order: Order) -> None:
-        kept, missing = [], []
-        for place, key in enumerate(order.keys):
-            (missing if place in order.missing else kept).append(key)
-        self._settled.append(Settled(order.job, order.is_load, kept, missing))
+            self._settled.append(order)
 
     def __iter__(self) -> Iterator[Part]:
         """Go over the parts under way."""
         return iter(self._parts.values())
+
+
+def _settled(order: Order) -> Settled:
+    order.is_told = True
+    kept: list[bytes] = []
+    missing: list[bytes] = []
+    for place, key in enumerate(order.keys):
+        (missing if place in order.missing else kept).append(key)
+    return Settled(order.job, order.is_load, kept, missing)
