@@ -136,8 +136,8 @@ class KvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """KV blocks beyond the pool: in host memory (L2), and on disk (L3) through the store of the host. Backend `vllm` only."""
 
     host_bytes: int = 0
-    """Host memory for blocks that left the pool, taken at the start; 0: none, and nothing on disk either. What comes from disk comes through it,
-    so that a prefix longer than this is loaded in part."""
+    """Host memory for blocks that left the pool, taken at the start; 0: none, and nothing on disk either.
+    What comes from disk comes through it, so that a prefix longer than this is loaded in part."""
     store: str = ""
     """Socket of the host's KV store; empty: nothing on disk."""
     min_tokens: int = 32_768

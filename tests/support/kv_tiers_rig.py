@@ -1,4 +1,4 @@
-"""The KV tiers of an engine without an engine: vLLM's own manager, its file in memory and our movers, driven as its scheduler drives them."""
+"""The KV tiers of an engine without an engine: vLLM's own manager and file in memory, our mover, driven as vLLM's scheduler does."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def config_of(model: Path, kv: KvSettings, **changes: Any) -> OffloadingConfig:
     for tier in extra.get("secondary_tiers", ()):
         tier["told"] = {"vllm": "test"}
     group = OffloadingGroupConfig(BLOCK_TOKENS, tuple(f"layer{each}" for each in range(LAYERS)), 0)
-    parallel = {name: 1 for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")}
+    parallel = dict.fromkeys(("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size"), 1)
     fields: dict[str, Any] = {
         "groups": (group,),
         "worker_kv_bytes_per_block": VALUE,

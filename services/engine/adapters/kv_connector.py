@@ -1,6 +1,7 @@
 """vLLM's `OffloadingConnector`, which says what it hides: of a request its length and blocks, of a copy that it failed.
 
-vLLM asserts that each copy succeeds. Here one that fails costs a recompute of its blocks (`kv_load_failure_policy`), or a block that is not kept.
+vLLM asserts that each copy succeeds. Here one that fails costs a recompute of its blocks (`kv_load_failure_policy`),
+or a block that is not kept.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from vllm.v1.request import Request
 
 from services.engine.adapters.kv_mover import HostMover
 from services.engine.adapters.kv_primary import Tiers
+from services.engine.steps.step import KvMoves
 
 NAME = "HeadraceConnector"
 MODULE = __name__
@@ -37,6 +39,11 @@ class CopyNews(OffloadingWorkerMetadata):
 
 class HeadraceConnector(OffloadingConnector):
     """Used by its name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._moves = KvMoves()
+        self._stood = KvMoves()
 
     # --- in a worker
 
@@ -61,6 +68,17 @@ class HeadraceConnector(OffloadingConnector):
 
     # --- in the scheduler
 
+    def take_moves(self) -> KvMoves | None:
+        """Return what moved between the tiers since the last call; none where nothing did."""
+        moves, self._moves = self._moves, KvMoves()
+        manager = self.scheduler.manager
+        if isinstance(manager, Tiers):
+            manager.add_moves(moves)
+        if moves == self._stood:
+            return None
+        self._stood = KvMoves(aside=moves.aside, disk_blocks=moves.disk_blocks)
+        return moves
+
     @override
     def on_new_request(self, request: Request) -> None:
         manager = self.scheduler.manager
@@ -71,6 +89,9 @@ class HeadraceConnector(OffloadingConnector):
     @override
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         told = connector_output.kv_connector_worker_meta
+        if isinstance(told, OffloadingWorkerMetadata):
+            self._moves.to_host += told.transfer_stats.store.bytes
+            self._moves.from_host += told.transfer_stats.load.bytes
         if isinstance(told, CopyNews) and told.failed_jobs:
             self._on_failed(told.failed_jobs)
         super().update_connector_output(connector_output)

@@ -1,4 +1,4 @@
-"""Keeps an engine connected with the store of its host: a thread connects, and connects again with growing pauses when the store is restarted.
+"""Keeps an engine connected with the store of its host: a thread connects, and again with growing pauses when the store is restarted.
 
 The scheduler never waits for it: it takes a new connection when there is one, and has none meanwhile.
 """

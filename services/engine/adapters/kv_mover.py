@@ -212,4 +212,5 @@ def _rows(tensor: torch.Tensor, page: int) -> Bytes:
     rows = tensor.view(torch.int8).as_strided(
         (tensor.shape[0], page), (tensor.stride(0) * tensor.element_size(), 1)
     )
-    return rows.numpy()
+    made: Bytes = rows.numpy()
+    return made

@@ -16,6 +16,8 @@ from vllm.v1.kv_offload.tiering.manager import (
     TieringOffloadingManager,
 )
 
+from services.engine.steps.step import KvMoves
+
 
 class HostTier(CPUPrimaryTierOffloadingManager):
     """`CPUPrimaryTierOffloadingManager` that never hands out a slot that is aside."""
@@ -56,6 +58,12 @@ class Tiers(TieringOffloadingManager):
         for tier in self.secondary_tiers:
             if (expect := getattr(tier, "expect", None)) is not None:
                 expect(request, prompt_tokens, hashes)
+
+    def add_moves(self, moves: KvMoves) -> None:
+        """Add what the tiers below did since the last call, and how they stand."""
+        for tier in self.secondary_tiers:
+            if (add := getattr(tier, "add_moves", None)) is not None:
+                add(moves)
 
     def unwritten(self, keys: Iterable[OffloadKey]) -> None:
         """Note that a copy of these into L2 has failed; `complete_store` of them follows."""

@@ -1,6 +1,7 @@
-"""vLLM's `TieringOffloadingSpec` with our parts: L2 whose slots can be kept aside, a data mover for the CPU platform, a file without a name.
+"""vLLM's `TieringOffloadingSpec` with our parts: slots that can be kept aside, a data mover for the CPU platform, a file without a name.
 
-vLLM makes one in the scheduler's process, for its manager, and one in each worker, for its mover. CUDA keeps vLLM's mover and pinned memory.
+vLLM makes one in the scheduler's process, for its manager, and one in each worker, for its mover.
+CUDA keeps vLLM's mover and its pinned memory.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ class HeadraceTiersSpec(TieringOffloadingSpec):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._tiers: Tiers | None = None
         self._mover: OffloadingWorker | None = None
 
     @override
     def get_manager(self) -> Tiers:
-        if not isinstance(self._manager, Tiers):
+        if self._tiers is None:
             for name in kv_region.remove_stale():
                 _log.info("kv_region_removed", name=name)
             with ExitStack() as undo:
-                self._manager = self._make_manager(undo)
+                self._tiers = self._make_manager(undo)
                 undo.pop_all()
-        return self._manager
+        return self._tiers
 
     def _make_manager(self, undo: ExitStack) -> Tiers:
         region = self._region(rank=None)
@@ -72,7 +74,7 @@ class HeadraceTiersSpec(TieringOffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if current_platform.is_cuda_alike() or current_platform.is_xpu():
             worker = super().get_worker(kv_caches)
-            kv_region.hold(worker._mmap_region)  # type: ignore[attr-defined] # noqa: SLF001 - of vLLM's mover
+            kv_region.hold(worker._mmap_region)  # noqa: SLF001 - of vLLM's mover
             return worker
         if self._mover is None:
             region = self._region(rank=self.config.parallel.rank)

@@ -1,7 +1,7 @@
 """L3 as vLLM sees it: a secondary tier whose values are in the store of the host. Runs in the scheduler's process; nothing here waits.
 
-A lookup is a probe of a set. A load that takes too long is a failure at once, and its slots stay aside; while the store owes such an answer,
-everything is a miss. What failed for a request is not tried again for it. What is saved is decided by `Admission`.
+A lookup is a probe of a set. A load that takes too long is a failure at once, and its slots stay aside; while the store owes
+such an answer, everything is a miss. What failed for a request is not tried again for it. What is saved is decided by `Admission`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from services.engine.adapters.kv_link import StoreLink
 from services.engine.adapters.kv_namespace import fields_of
 from services.engine.adapters.kv_primary import HostTier
 from services.engine.kv.admission import Admission, Interest
-from services.engine.kv.jobs import Jobs, Patience
+from services.engine.kv.jobs import Jobs, Patience, Settled
 from services.engine.settings import KvSettings
+from services.engine.steps.step import KvMoves
 from shared import logs
 from shared.kv import namespace
 from shared.kv.client import Client
@@ -56,19 +57,6 @@ class Asking(msgspec.Struct):
     asked: set[OffloadKey] = msgspec.field(default_factory=set)
     """Never more than fit into L2 beside each other: else the end of a long prefix would push out its beginning, and that its end."""
     loads: int = 0
-
-
-class Counts(msgspec.Struct):
-    """What the tier did since somebody asked."""
-
-    loaded_values: int = 0
-    saved_values: int = 0
-    failed_values: int = 0
-    """Should have been loaded, and were not."""
-    dropped_values: int = 0
-    """Not saved, since too much was waiting or the store did not want them."""
-    given_up: int = 0
-    """Loads that took too long."""
 
 
 class StoreTier(SecondaryTierManager):
@@ -108,7 +96,7 @@ class StoreTier(SecondaryTierManager):
         self._era = 0
         self._left: dict[int, Client] = {}
         """Connections that have ended and may still touch slots, by era."""
-        self.counts = Counts()
+        self._moves = KvMoves()
 
     @override
     def __repr__(self) -> str:
@@ -130,6 +118,17 @@ class StoreTier(SecondaryTierManager):
             value_bytes=self.block_size_bytes,
             slots=self._slots,
         )
+
+    def add_moves(self, moves: KvMoves) -> None:
+        """Add what this tier did since the last call, and say how it stands."""
+        mine, self._moves = self._moves, KvMoves()
+        moves.to_disk += mine.to_disk
+        moves.from_disk += mine.from_disk
+        moves.failed += mine.failed
+        moves.dropped += mine.dropped
+        moves.given_up += mine.given_up
+        moves.aside = len(self.jobs.aside) * self.block_size_bytes
+        moves.disk_blocks = -1 if self._client is None else len(self._client.keys)
 
     # --- requests
 
@@ -193,7 +192,7 @@ class StoreTier(SecondaryTierManager):
         return LookupResult.HIT
 
     def _may_ask(self, asking: Asking, key: OffloadKey) -> bool:
-        """Return whether a key may be loaded for a request: not where it failed, nor without end where others push it out of L2 each time."""
+        """Return whether a key may be loaded for a request: not where it failed, nor without end where others push it out of L2."""
         return (
             key not in asking.failed
             and (key in asking.asked or len(asking.asked) < self._load_bound)
@@ -222,7 +221,8 @@ class StoreTier(SecondaryTierManager):
         wanted = [] if asking is None else self._worth_saving(job_metadata, asking)
         room = self._save_bound - self.jobs.save_slots
         if self._client is None or len(wanted) > room or self.jobs.is_silent(self._era):
-            self.counts.dropped_values += len(wanted) if self._client is not None else 0
+            if self._client is not None:
+                self._moves.dropped += len(wanted) * self.block_size_bytes
             wanted = []
         keys = [key for key, _ in wanted]
         if asking is not None:
@@ -271,7 +271,7 @@ class StoreTier(SecondaryTierManager):
         if self._client is None and self._link is not None:
             self._client = self._link.take()
             self._era += self._client is not None
-        self.counts.given_up += self.jobs.give_up_overdue(time.monotonic())
+        self._moves.given_up += self.jobs.give_up_overdue(time.monotonic())
         if free := self.jobs.take_free():
             self._host.give_back(free)
 
@@ -286,15 +286,16 @@ class StoreTier(SecondaryTierManager):
         self._left[self._era] = client
         self._client = None
 
-    def _result(self, settled: Any) -> JobResult:
+    def _result(self, settled: Settled) -> JobResult:
         size = len(settled.kept) * self.block_size_bytes
+        lost = len(settled.missing) * self.block_size_bytes
         if settled.is_load:
-            self.counts.loaded_values += len(settled.kept)
-            self.counts.failed_values += len(settled.missing)
+            self._moves.from_disk += size
+            self._moves.failed += lost
             self._note_loaded(settled.kept)
         else:
-            self.counts.saved_values += len(settled.kept)
-            self.counts.dropped_values += len(settled.missing)
+            self._moves.to_disk += size
+            self._moves.dropped += lost
         return JobResult(
             settled.job,
             not settled.missing,

@@ -24,7 +24,7 @@ class Admission:
     """Looks at each request once."""
 
     def __init__(self, min_tokens: int, *, seen_blocks: int) -> None:
-        """`min_tokens`: all blocks of longer contexts are admitted. `seen_blocks`: how many blocks of shorter ones are remembered; 0: none."""
+        """`min_tokens`: all blocks of longer contexts are admitted. `seen_blocks`: blocks of shorter ones that are remembered."""
         self._min_tokens = min_tokens
         self._seen: Seen[bytes] = Seen(seen_blocks)
 
