@@ -154,8 +154,8 @@ class KvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How long dropping all blocks (new weights, sleep) waits for jobs of the store; slots of those still under way stay aside."""
     load_share: float = 0.75
     """Share of L2 that loads under way and slots kept aside may take; beyond it prefixes are computed."""
-    save_share: float = 0.5
-    """Share of L2 that may wait for being saved; beyond it blocks are not saved."""
+    save_share: float = 0.75
+    """Share of L2 that may wait for being saved; beyond it blocks are not saved, the ends of prefixes first."""
 
 
 class BlackBoxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

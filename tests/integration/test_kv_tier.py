@@ -320,6 +320,16 @@ def test_what_waits_to_be_saved_is_bounded(model, store):
         store.answers.set()
 
 
+def test_where_not_all_can_be_saved_the_beginning_is(model, store):
+    with kv_rig(model, settings(store, save_share=0.5)) as rig:
+        rig.connected()
+        asked = rig.begin(*"abcdef")
+        rig.store(asked, *range(6))
+        rig.until(lambda: not rig.manager.has_pending_work())
+
+        assert asked.keys[:4] == list(*store.values.values())
+
+
 def test_a_prefix_larger_than_l2_is_loaded_in_part_instead_of_pushing_itself_out(model, store):
     with kv_rig(model, settings(store, load_share=0.25)) as rig:
         saved(rig.connected(), store, *"abcdef")

@@ -218,26 +218,27 @@ class StoreTier(SecondaryTierManager):
     @override
     def submit_store(self, job_metadata: TransferJob) -> None:
         asking = self._asking.get(job_metadata.req_context.req_id)
-        wanted = [] if asking is None else self._worth_saving(job_metadata, asking)
-        room = self._save_bound - self.jobs.save_slots
-        if self._client is None or len(wanted) > room or self.jobs.is_silent(self._era):
-            if self._client is not None:
-                self._moves.dropped += len(wanted) * self.block_size_bytes
-            wanted = []
-        keys = [key for key, _ in wanted]
-        if asking is not None:
-            asking.moved.update(keys)
-        self._submit(job_metadata, keys, [slot for _, slot in wanted], is_load=False)
+        saved: list[tuple[int, OffloadKey, int]] = []
+        if asking is not None and self._client is not None:
+            wanted = self._worth_saving(job_metadata, asking)
+            is_silent = self.jobs.is_silent(self._era)
+            # The beginning of a prefix is of use without its end.
+            saved = [] if is_silent else wanted[: max(0, self._save_bound - self.jobs.save_slots)]
+            self._moves.dropped += (len(wanted) - len(saved)) * self.block_size_bytes
+            asking.moved.update(key for _, key, _ in saved)
+        keys, slots = [key for _, key, _ in saved], [slot for _, _, slot in saved]
+        self._submit(job_metadata, keys, slots, is_load=False)
 
-    def _worth_saving(self, job: TransferJob, asking: Asking) -> list[tuple[OffloadKey, int]]:
-        there, position = self._keys, job.req_context.get_offload_key_position
-        return [
-            (key, slot)
-            for key, slot in zip(job.keys, job.chunk_ids.tolist(), strict=True)
-            if key not in there
-            and key not in self.jobs.saving
-            and self._admission.admits(asking.interest, position(key) or 0)
-        ]
+    def _worth_saving(self, job: TransferJob, asking: Asking) -> list[tuple[int, OffloadKey, int]]:
+        """Return where each block ends in the request, its key and its slot, in the order of the request."""
+        there, saving = self._keys, self.jobs.saving
+        found = []
+        for key, slot in zip(job.keys, job.chunk_ids.tolist(), strict=True):
+            end = job.req_context.get_offload_key_position(key) or 0
+            if key in there or key in saving or not self._admission.admits(asking.interest, end):
+                continue
+            found.append((end, key, slot))
+        return sorted(found)
 
     # --- jobs
 
