@@ -8,6 +8,7 @@ import pytest
 
 from services.engine.settings import KvSettings
 from services.engine.steps.step import KvMoves
+from tests.support.kv_store_process import KvStoreProcess
 from tests.support.memory_store import MemoryStore
 from tests.support.vllm_rig import imported_vllm
 
@@ -34,7 +35,7 @@ def store(tmp_path):
     made.close()
 
 
-def settings(store: MemoryStore | None = None, **changes) -> KvSettings:
+def settings(store: MemoryStore | KvStoreProcess | None = None, **changes) -> KvSettings:
     made = {
         "host_bytes": SLOTS * VALUE,
         "store": "" if store is None else str(store.path),
@@ -361,3 +362,39 @@ def test_a_key_that_is_lost_is_a_miss_at_once(model, store):
         rig.until(lambda: not rig.tier._keys)
 
         assert [LookupResult.MISS] == rig.lookup(asked)
+
+
+# --- the real store
+
+
+def test_values_of_a_real_store_are_there_again_after_it_was_killed(model, tmp_path):
+    folder = tmp_path / "values"
+    folder.mkdir()
+    real = KvStoreProcess(folder).start()
+    try:
+        with kv_rig(model, settings(store=real, load_s=5.0)) as rig:
+            rig.connected()
+            rig.write(0, 10)
+            rig.write(1, 20)
+
+            def is_saved() -> bool:
+                # A store whose mirror is still opening keeps nothing.
+                asked = rig.begin("a", "b")
+                rig.store(asked, 0, 1)
+                rig.finish(asked)
+                return len(rig.tier._keys) == 2
+
+            rig.until(is_saved)
+            real.kill()
+            rig.until(lambda: rig.tier._client is None)
+            rig.manager.reset_cache()
+            assert 0 == rig.look_until_known(rig.begin("a", "b"))
+            real.start()
+            rig.until(lambda: len(rig.tier._keys) == 2)
+            again = rig.begin("a", "b")
+
+            assert 2 == rig.look_until_known(again)
+            rig.load(again, 8, 9)
+            assert [wholly(10), wholly(20)] == [rig.read(8), rig.read(9)]
+    finally:
+        real.stop()

@@ -1,4 +1,7 @@
-"""The KV tiers on real vLLM with a real store: answers are those of a recompute, whatever tier the prefix came from and whatever the store does."""
+"""The KV tiers on real vLLM with a real store: answers are those of a recompute, whatever tier a prefix came from.
+
+The store is stopped, killed and left in the middle of loads meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def engine(model: Path, store: KvStoreProcess) -> Iterator[EngineRig]:
     from services.engine.adapters.vllm_engine import VllmEngine  # noqa: PLC0415 - ten seconds
 
     kv = KvSettings(
-        host_bytes=HOST * BLOCK_BYTES, store=str(store.socket), min_tokens=0, load_s=LOAD_S
+        host_bytes=HOST * BLOCK_BYTES, store=str(store.path), min_tokens=0, load_s=LOAD_S
     )
     settings = settings_of(model, kv_cache_bytes=POOL * BLOCK_BYTES)
     with warnings.catch_warnings():
@@ -106,7 +109,7 @@ def forget(rig: EngineRig, *, host: bool) -> None:
     async def reset() -> None:
         # A block that is being saved is in use.
         async with asyncio.timeout(20):
-            while not await llm.reset_prefix_cache(reset_connector=host):
+            while not await llm.reset_prefix_cache(reset_connector=host):  # noqa: ASYNC110 - vLLM tells nobody when it could
                 await asyncio.sleep(0.05)
 
     rig.run(reset())
@@ -218,17 +221,3 @@ def test_a_load_that_its_request_did_not_wait_for_leaves_nothing_half_filled(rig
     assert said == [ask(rig, other).text for other in others]
     forget(rig, host=True)
     assert said == [ask(rig, other).text for other in others]
-
-
-def test_a_killed_store_is_a_miss_and_its_values_are_there_when_it_is_back(rig, store):
-    prompt, text = computed(rig)
-    store.kill()
-    forget(rig, host=True)
-    without = ask(rig, prompt)
-    store.start()
-    ends_at = time.monotonic() + 20
-    while (told := ask_disk(rig, prompt)) is None:
-        assert time.monotonic() < ends_at
-
-    assert (text, 0) == without[:2]
-    assert text == told.text

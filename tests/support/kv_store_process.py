@@ -1,4 +1,4 @@
-"""A real KV store in a process of its own, without the bus: what engines in tests and benchmarks connect to, and what can be stopped and killed."""
+"""A real KV store in a process of its own, without the bus: engines in tests and benchmarks connect to it, and it can be killed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class KvStoreProcess:
 
     def __init__(self, *folders: Path, budget_bytes: int = 1 << 30) -> None:
         # A socket's path is short.
-        self.socket = Path(tempfile.mkdtemp(prefix="kv")) / "s"
-        self._arguments = [str(self.socket), str(budget_bytes), *map(str, folders)]
+        self.path = Path(tempfile.mkdtemp(prefix="kv")) / "s"
+        self._arguments = [str(self.path), str(budget_bytes), *map(str, folders)]
         self._process: subprocess.Popen[bytes] | None = None
 
     @override
     def __repr__(self) -> str:
-        return f"<KvStoreProcess {self.socket}>"
+        return f"<KvStoreProcess {self.path}>"
 
     def start(self) -> KvStoreProcess:
         """Start, and return once engines can connect."""
@@ -70,7 +70,7 @@ class KvStoreProcess:
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            return sock.connect_ex(str(self.socket)) == 0
+            return sock.connect_ex(str(self.path)) == 0
 
 
 async def serve(path: str, budget_bytes: str, *folders: str) -> None:

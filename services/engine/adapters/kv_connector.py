@@ -44,6 +44,10 @@ class HeadraceConnector(OffloadingConnector):
         super().__init__(*args, **kwargs)
         self._moves = KvMoves()
         self._stood = KvMoves()
+        self._waiting: set[str] = set()
+        """Requests whose blocks are on their way into L2: vLLM asks for them again in each step."""
+        self._began: list[str] = []
+        self._ended: list[str] = []
 
     # --- in a worker
 
@@ -67,6 +71,37 @@ class HeadraceConnector(OffloadingConnector):
         return CopyNews(told.completed_jobs, told.transfer_stats, failed) if failed else told
 
     # --- in the scheduler
+
+    @override
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        ref = request.request_id
+        if found[0] is None and ref not in self._waiting:
+            self._waiting.add(ref)
+            self._began.append(ref)
+        elif found[0] is not None and ref in self._waiting:
+            self._waiting.discard(ref)
+            if not found[0]:
+                self._ended.append(ref)
+        return found
+
+    @override
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        self._waiting.discard(request.request_id)
+        kept: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(
+            request, block_ids
+        )
+        return kept
+
+    def take_waits(self) -> tuple[list[str], list[str]]:
+        """Return the requests that began to wait for blocks from below L2 since the last call, and those that do so no longer, in vain."""
+        began, self._began = self._began, []
+        ended, self._ended = self._ended, []
+        return began, ended
 
     def take_moves(self) -> KvMoves | None:
         """Return what moved between the tiers since the last call; none where nothing did."""

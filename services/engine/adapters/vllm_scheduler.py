@@ -63,7 +63,9 @@ class StepFacts:
         self._held: list[Held] = []
         self._lower: dict[str, tuple[int, int]] = {}
         """Tokens of a prompt that come from host memory, and from disk."""
-        self._take_moves = getattr(self.connector, "take_moves", None)  # type: ignore[attr-defined]
+        connector = self.connector  # type: ignore[attr-defined]
+        self._take_moves = getattr(connector, "take_moves", None)
+        self._take_waits = getattr(connector, "take_waits", None)
         self._drafts: list[Draft] = []
         self._prompts: list[PromptBlocks] = []
         """Of the step that is being made: prompts that it computes to their end."""
@@ -77,6 +79,10 @@ class StepFacts:
         """Make a step, and note who is in it."""
         made_at = time.monotonic()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc] # vLLM's
+        if self._take_waits is not None:
+            began, ended = self._take_waits()
+            self._loading += began
+            self._loaded += ended
         self._made.append(_Made(output, made_at, self._facts(output)))
         return output
 
