@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 
 from services.engine.metrics import Counts, Snapshot
+from services.engine.kv_metrics import KvMetrics
 from services.engine.pool_metrics import PoolMetrics
 from services.engine.ports import Load
 from services.engine.step_counts import StepCounts
@@ -59,7 +60,7 @@ Where one is full, series to which nothing was added for {IDLE_S / 3600:g} h end
 | `status` | hundreds of the HTTP status, as `5xx`; on the gateway's page the status |
 | `evidence` | `good`, `bad`, or `none`: what an objective makes of the request. Leaving, deadlines of the caller's own and requests at fault are `none` |
 | `band` | `p50`: the middle half of the last 1,024 requests of a service and class by their duration; `p95`, `p99`: those beyond |
-| `tier` | `l1`: blocks in the engine's own pool |
+| `tier` | where KV blocks were: `l1`, the engine's own pool; `l2`, host memory; `l3`, disk |
 """  # noqa: E501 - a row of a table is one line
 BOUNDS = f"""## Bounds of the histograms
 
@@ -146,7 +147,11 @@ def _of_engine() -> Iterator[Metric]:
         steps=StepCounts(),
         mode_changes=lambda: 0,
     )
-    yield from itertools.chain(snapshot.collect(), PoolMetrics(lambda: None, Load).collect())
+    yield from itertools.chain(
+        snapshot.collect(),
+        PoolMetrics(lambda: None, Load).collect(),
+        KvMetrics(StepCounts()).collect(),
+    )
 
 
 def _of_gateway() -> Iterator[Metric]:

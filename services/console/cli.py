@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from services.console import output
-from services.console.arguments import GIB, port, positive, positive_number, size
+from services.console.arguments import GIB, port, positive, positive_number, size, whole
 from services.console.insight import options as insight
 from shared.errors import HeadraceError, UserError
 
@@ -108,6 +108,20 @@ def _engines(parser: argparse.ArgumentParser) -> None:
         default=2 * GIB,
         metavar="SIZE",
         help="KV blocks of an engine (default: 2GiB)",
+    )
+    parser.add_argument(
+        "--kv-host",
+        type=size,
+        default=GIB // 2,
+        metavar="SIZE",
+        help="host memory of an engine for KV blocks that left its pool; 0: none (default: 512MiB)",
+    )
+    parser.add_argument(
+        "--kv-min-tokens",
+        type=whole,
+        default=32_768,
+        metavar="TOKENS",
+        help="longer contexts go to the KV store at once, other prefixes when they come twice; 0: all (default: 32768)",
     )
     parser.add_argument(
         "--max-model-len",

@@ -76,7 +76,9 @@ class HeadraceConnector(OffloadingConnector):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(
+            request, num_computed_tokens
+        )
         ref = request.request_id
         if found[0] is None and ref not in self._waiting:
             self._waiting.add(ref)
