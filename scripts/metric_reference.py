@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
-from services.engine.metrics import Counts, Snapshot
 from services.engine.kv_metrics import KvMetrics
+from services.engine.metrics import Counts, Snapshot
 from services.engine.pool_metrics import PoolMetrics
 from services.engine.ports import Load
 from services.engine.step_counts import StepCounts

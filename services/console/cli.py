@@ -89,6 +89,23 @@ def _tracer(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _kv_tiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kv-host",
+        type=size,
+        default=GIB // 2,
+        metavar="SIZE",
+        help="host memory of an engine for KV blocks that left its pool; 0: none (default: 512MiB)",
+    )
+    parser.add_argument(
+        "--kv-min-tokens",
+        type=whole,
+        default=32_768,
+        metavar="TOKENS",
+        help="longer contexts go to the KV store at once, other prefixes when they come twice; 0: all (default: 32768)",
+    )
+
+
 def _engines(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
@@ -109,20 +126,7 @@ def _engines(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="KV blocks of an engine (default: 2GiB)",
     )
-    parser.add_argument(
-        "--kv-host",
-        type=size,
-        default=GIB // 2,
-        metavar="SIZE",
-        help="host memory of an engine for KV blocks that left its pool; 0: none (default: 512MiB)",
-    )
-    parser.add_argument(
-        "--kv-min-tokens",
-        type=whole,
-        default=32_768,
-        metavar="TOKENS",
-        help="longer contexts go to the KV store at once, other prefixes when they come twice; 0: all (default: 32768)",
-    )
+    _kv_tiers(parser)
     parser.add_argument(
         "--max-model-len",
         type=positive,

@@ -37,6 +37,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int = 2 * GIB
     kv_host_bytes: int = GIB // 2
     """Host memory of an engine for blocks that left its pool; 0: none, and nothing from disk."""
+    kv_store: str = ""
+    """Socket of this host's KV store; empty: there is none."""
     kv_min_tokens: int = 32_768
     """Contexts longer than this go to disk at once; shorter prefixes when they come twice."""
     max_model_len: int | None = None
@@ -141,17 +143,16 @@ def engine_plans(
     boxes: Path,
     secrets: Mapping[str, Path],
     metrics_ports: Sequence[int],
-    kv_store: str = "",
 ) -> list[ProcessPlan]:
-    """Plan the engines; `model` is the directory that they load, `boxes` that of their black boxes, `kv_store` the socket of a KV store."""
+    """Plan the engines; `model` is the directory that they load, `boxes` that of their black boxes."""
     args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
     args += ["--blackbox-folder", str(boxes)]
     if options.backend == "vllm":
         args += ["--vllm-model", str(model), "--vllm-kv-cache-bytes", str(options.kv_cache_bytes)]
         args += ["--kv-host-bytes", str(options.kv_host_bytes)]
         args += ["--kv-min-tokens", str(options.kv_min_tokens)]
-        if kv_store and options.kv_host_bytes:
-            args += ["--kv-store", kv_store]
+        if options.kv_store and options.kv_host_bytes:
+            args += ["--kv-store", options.kv_store]
         if options.max_model_len is not None:
             args += ["--vllm-max-model-len", str(options.max_model_len)]
     if options.upstream:
