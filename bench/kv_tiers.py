@@ -5,7 +5,7 @@ Cold: the files' pages are dropped first (vLLM's file tier reads past the page c
 Also measured: what saving costs while the prompt is computed, and what saving and loading do to another stream that decodes meanwhile.
 Prints JSON, and a table on standard error.
 
-    python bench/kv_tiers.py MODEL_DIRECTORY [--tokens 7000] [--rounds 3] [--folder DIRECTORY]
+    python bench/kv_tiers.py MODEL_DIRECTORY [--tokens 7000] [--rounds 3] [--block-tokens 32] [--folder DIRECTORY]
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ STREAM = 150
 class Ways:
     """Everything that a run needs."""
 
-    def __init__(self, model: Path, tokens: int, folder: Path) -> None:
-        self.model, self.tokens, self.folder = model, tokens, folder
+    def __init__(self, model: Path, folder: Path, *, tokens: int, block: int) -> None:
+        self.model, self.tokens = model, tokens
+        self.engine = partial(settings_of, model, block=block)
         self.values, self.files = folder / "store", folder / "fs"
         self.values.mkdir()
         self.store = KvStoreProcess(self.values, budget_bytes=8 << 30).start()
 
     def once(self, seed: int, *, store: bool = False, fs: bool = False, twice: bool = False) -> Any:
         """Ask in a new process; `twice`: and again there."""
-        settings = settings_of(self.model, fs=self.files if fs else None)
+        settings = self.engine(fs=self.files if fs else None)
         kv = kv_of(self.store.path if store else None)
 
         async def work(asker: Asker) -> dict[str, Any]:
@@ -91,7 +92,7 @@ async def beside(
 
 def disturbed(ways: Ways, seed: int) -> dict[str, Any]:
     """Return the pauses of a decoding stream beside a long prompt: one that is all in the pool, one that is saved, one that is loaded."""
-    settings = settings_of(ways.model, fs=None)
+    settings = ways.engine(fs=None)
     prompt = prompt_of(seed, ways.tokens)
 
     async def pooled(asker: Asker) -> None:
@@ -120,9 +121,8 @@ def disturbed(ways: Ways, seed: int) -> dict[str, Any]:
     }
 
 
-def bench(model: Path, tokens: int, rounds: int, folder: Path) -> dict[str, Any]:
+def bench(ways: Ways, rounds: int) -> dict[str, Any]:
     """Return all figures."""
-    ways = Ways(model, tokens, folder)
     rows: dict[str, list[dict[str, Any]]] = {}
     gaps: dict[str, list[float]] = {"saved": [], "loaded": [], "calm": []}
     try:
@@ -147,7 +147,7 @@ def bench(model: Path, tokens: int, rounds: int, folder: Path) -> dict[str, Any]
                 gaps[name] += each
     finally:
         ways.store.stop()
-    return {"machine": machine(), "tokens": tokens, **figures(rows, gaps)}
+    return {"machine": machine(), "tokens": ways.tokens, **figures(rows, gaps)}
 
 
 def cold(ways: Ways, seed: int, **way: bool) -> Any:
@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--tokens", type=int, default=7000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--block-tokens", type=int, default=32)
     parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure")
     chosen = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kv-bench-", dir=chosen.folder))
@@ -211,7 +212,8 @@ def main() -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{(os.cpu_count() or 1) - 1}")  # noqa: TID251
     vllm_preload.preload()
     try:
-        told = bench(chosen.model.resolve(), chosen.tokens, chosen.rounds, folder)
+        ways = Ways(chosen.model.resolve(), folder, tokens=chosen.tokens, block=chosen.block_tokens)
+        told = bench(ways, chosen.rounds)
     finally:
         with suppress(OSError):
             shutil.rmtree(folder)

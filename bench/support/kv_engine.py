@@ -93,6 +93,8 @@ def in_own_process(work: Callable[[], Awaitable[Any]]) -> Any:
     child = os.fork()
     if child == 0:
         os.close(reader)
+        # Logs of the engine are not among the figures.
+        os.dup2(2, 1)
         code = 1
         try:
             with warnings.catch_warnings():
@@ -112,13 +114,13 @@ def in_own_process(work: Callable[[], Awaitable[Any]]) -> Any:
     return json.loads(text)
 
 
-def settings_of(model: Path, *, fs: Path | None) -> VllmSettings:
+def settings_of(model: Path, *, fs: Path | None, block: int) -> VllmSettings:
     """Return the engine's settings; `fs`: with vLLM's own tier of files below L2, everything else being the same."""
     from services.engine.adapters import kv_config  # noqa: PLC0415 - after `preload`
 
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"block_size": block}
     if fs is not None:
-        extra = kv_config.transfer_args(KvSettings(host_bytes=HOST_BYTES))
+        extra |= kv_config.transfer_args(KvSettings(host_bytes=HOST_BYTES))
         connector = extra["kv_transfer_config"]["kv_connector_extra_config"]
         connector["secondary_tiers"] = [{"type": "fs", "root_dir": str(fs)}]
     return VllmSettings(

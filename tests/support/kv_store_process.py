@@ -37,7 +37,7 @@ class KvStoreProcess:
     def start(self) -> KvStoreProcess:
         """Start, and return once engines can connect."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *self._arguments], cwd=ROOT
+            [sys.executable, "-m", __name__, *self._arguments], cwd=ROOT, stdout=2
         )
         ends_at = time.monotonic() + START_S
         while not self._answers():
