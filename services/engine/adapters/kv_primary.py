@@ -70,6 +70,11 @@ class Tiers(TieringOffloadingManager):
         self._unwritten.update(keys)
 
     @override
+    def reset_cache(self) -> None:
+        super().reset_cache()
+        self._unwritten.clear()
+
+    @override
     def complete_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
     ) -> None:

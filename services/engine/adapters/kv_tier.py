@@ -155,7 +155,12 @@ class StoreTier(SecondaryTierManager):
         is_worth_it = asking.interest.seen_tokens or self._admission.is_long(
             asking.interest.prompt_tokens
         )
-        if is_worth_it and any(key not in self._keys for key in asking.keys):
+        client = self._client
+        if (
+            is_worth_it
+            and client is not None
+            and any(key not in client.keys for key in asking.keys)
+        ):
             return RequestOffloadingContext(policy=OffloadPolicy.REQUEST_LEVEL)
         return RequestOffloadingContext()
 
