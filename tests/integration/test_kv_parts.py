@@ -212,6 +212,7 @@ def test_each_thing_that_decides_about_bytes_is_in_the_namespace(tmp_path):
         (KvSettings(save_share=1.5), "kv.save_share"),
         (KvSettings(load_s=0.0), "kv.load_s"),
         (KvSettings(host_bytes=-1), "kv.host_bytes"),
+        (KvSettings(host_bytes=1 << 60), "--shm-size"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_with_what_to_change(kv, what):

@@ -44,6 +44,11 @@ def transfer_args(kv: KvSettings) -> dict[str, Any]:
     check(kv)
     if not kv.host_bytes:
         return {}
+    if (free := kv_region.free_bytes()) < kv.host_bytes:
+        raise EngineFailedError(
+            f"kv.host_bytes is {kv.host_bytes}, and {kv_region.FOLDER} has {free} bytes free;"
+            " set less, or give a container more with --shm-size"
+        )
     extra: dict[str, Any] = {
         "spec_name": kv_spec.NAME,
         "spec_module_path": kv_spec.MODULE,

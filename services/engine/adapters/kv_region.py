@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -20,6 +21,11 @@ _PREFIX = "headrace-"
 _OURS = f"vllm_offload_{_PREFIX}*.mmap"
 YOUNG_S = 60.0
 """A younger file may be one that is being made, and not locked yet."""
+
+
+def free_bytes() -> int:
+    """Return how much memory such a file can have."""
+    return shutil.disk_usage(FOLDER).free
 
 
 def new_engine_id() -> str:
