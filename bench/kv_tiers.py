@@ -208,8 +208,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure")
     chosen = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kv-bench-", dir=chosen.folder))
-    # All processors for all ways: vLLM's own choice depends on whether there is a connector.
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{(os.cpu_count() or 1) - 1}")  # noqa: TID251
     vllm_preload.preload()
     try:
         ways = Ways(chosen.model.resolve(), folder, tokens=chosen.tokens, block=chosen.block_tokens)

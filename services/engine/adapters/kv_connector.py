@@ -76,10 +76,13 @@ class HeadraceConnector(OffloadingConnector):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
+        ref, manager = request.request_id, self.scheduler.manager
+        if ref in self._waiting and isinstance(manager, Tiers) and manager.is_loading(ref):
+            # vLLM would look up each block again in each step: milliseconds for a long prompt, at the expense of all who decode.
+            return None, False
         found: tuple[int | None, bool] = super().get_num_new_matched_tokens(
             request, num_computed_tokens
         )
-        ref = request.request_id
         if found[0] is None and ref not in self._waiting:
             self._waiting.add(ref)
             self._began.append(ref)

@@ -59,6 +59,13 @@ class Tiers(TieringOffloadingManager):
             if (expect := getattr(tier, "expect", None)) is not None:
                 expect(request, prompt_tokens, hashes)
 
+    def is_loading(self, request: str) -> bool:
+        """Return whether blocks are on their way into L2 for a request."""
+        return any(
+            getattr(tier, "is_loading", None) is not None and tier.is_loading(request)
+            for tier in self.secondary_tiers
+        )
+
     def add_moves(self, moves: KvMoves) -> None:
         """Add what the tiers below did since the last call, and how they stand."""
         for tier in self.secondary_tiers:

@@ -57,6 +57,8 @@ class Asking(msgspec.Struct):
     asked: set[OffloadKey] = msgspec.field(default_factory=set)
     """Never more than fit into L2 beside each other: else the end of a long prefix would push out its beginning, and that its end."""
     loads: int = 0
+    jobs: int = 0
+    """Loads under way."""
 
 
 class StoreTier(SecondaryTierManager):
@@ -89,6 +91,8 @@ class StoreTier(SecondaryTierManager):
         self._save_bound = int(kv.save_share * self._slots)
         self._asking: dict[str, Asking] = {}
         self._expected: dict[str, Asking] = {}
+        self._loading: dict[int, Asking] = {}
+        """By vLLM's job."""
         self._wanted = 0
         """Values that lookups of this step have promised."""
         self._link: StoreLink | None = None
@@ -177,6 +181,11 @@ class StoreTier(SecondaryTierManager):
 
     # --- loads
 
+    def is_loading(self, request: str) -> bool:
+        """Return whether values are on their way for a request."""
+        asking = self._asking.get(request)
+        return asking is not None and asking.jobs > 0
+
     @property
     def _keys(self) -> Collection[bytes]:
         return () if self._client is None else self._client.keys
@@ -216,6 +225,8 @@ class StoreTier(SecondaryTierManager):
             # Until it is known otherwise: what does not come is not asked for again.
             asking.failed.update(keys)
             asking.loads += len(keys)
+            asking.jobs += 1
+            self._loading[job_metadata.job_id] = asking
         self._submit(job_metadata, keys, job_metadata.chunk_ids.tolist(), is_load=True)
 
     # --- saves
@@ -298,7 +309,10 @@ class StoreTier(SecondaryTierManager):
         if settled.is_load:
             self._moves.from_disk += size
             self._moves.failed += lost
-            self._note_loaded(settled.kept)
+            if (asking := self._loading.pop(settled.job, None)) is not None:
+                asking.jobs -= 1
+                asking.failed.difference_update(settled.kept)
+                asking.moved.update(settled.kept)
         else:
             self._moves.to_disk += size
             self._moves.dropped += lost
@@ -308,12 +322,6 @@ class StoreTier(SecondaryTierManager):
             successful_keys=settled.kept or None,
             transfer_bytes=size,
         )
-
-    def _note_loaded(self, keys: Sequence[OffloadKey]) -> None:
-        for asking in self._asking.values():
-            if asking.failed:
-                asking.failed.difference_update(keys)
-                asking.moved.update(keys)
 
     @override
     def drain_jobs(self) -> None:
