@@ -121,9 +121,12 @@ class Core:
         speculates: bool = False,
         connects: bool = False,
         reserve: ReserveSettings | None = None,
+        transfer: KVTransferConfig | None = None,
     ) -> None:
-        """`reserve`: none: vLLM's own queue."""
+        """`reserve`: none: vLLM's own queue. `connects`: with the connector of this file; `transfer`: with another one."""
         config = config_of(model, is_async=is_async, speculates=speculates, connects=connects)
+        if transfer is not None:
+            config.kv_transfer_config = transfer
         config.cache_config.num_gpu_blocks = blocks
         if reserve is not None:
             config.additional_config = options_of(reserve)
@@ -169,8 +172,13 @@ class Core:
         """Make a step."""
         return self.scheduler.schedule()
 
-    def end(self, output: Any, *, accepted: int = 0, loaded: Sequence[str] = ()) -> Step:
-        """End a step: each request that has no prompt left made a token, and its drafts held so far. Return its record."""
+    def end(
+        self, output: Any, *, accepted: int = 0, loaded: Sequence[str] = (), copies: Any = None
+    ) -> Step:
+        """End a step: each request that has no prompt left made a token, and its drafts held so far. Return its record.
+
+        `copies`: what the connector's workers say of their copies.
+        """
         names = list(output.num_scheduled_tokens)
         sampled = [
             []
@@ -182,7 +190,11 @@ class Core:
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
             sampled_token_ids=sampled,
-            kv_connector_output=KVConnectorOutput(finished_recving={*loaded}) if loaded else None,
+            kv_connector_output=KVConnectorOutput(
+                finished_recving={*loaded}, kv_connector_worker_meta=copies
+            )
+            if loaded or copies
+            else None,
         )
         outputs = self.scheduler.update_from_output(output, result)
         return self._over_the_wire(outputs[0])
