@@ -14,7 +14,11 @@ from tests.support.vllm_rig import imported_vllm
 
 imported_vllm()
 
-from vllm.v1.kv_offload.base import LookupResult  # noqa: E402 - after the switches that vLLM reads when it is imported
+from vllm.v1.kv_offload.base import (  # noqa: E402 - after the switches that vLLM reads when it is imported
+    LookupResult,
+    make_offload_key,
+)
+from vllm.v1.kv_offload.config import OffloadingGroupConfig  # noqa: E402
 
 from tests.support.kv_tiers_rig import VALUE, KvRig, kv_rig, names_in_memory, weights, wholly  # noqa: E402
 
@@ -173,6 +177,18 @@ def test_use_of_a_faster_tier_is_told_so_that_the_store_keeps_what_is_used(model
         rig.until(lambda: type(store.seen[-1]).__name__ == "Touch")
 
         assert asked.keys == store.seen[-1].keys
+
+
+def test_a_model_of_several_groups_has_keys_of_each_by_the_size_of_its_blocks(model, store):
+    """As hybrid models have: one hash a 16 tokens, blocks of 16 and of 32 tokens."""
+    groups = (OffloadingGroupConfig(16, ("a",), 0), OffloadingGroupConfig(32, ("b",), 1))
+    hashes = [b"%d" % number for number in range(5)]
+    with kv_rig(model, settings(store), groups=groups) as rig:
+        rig.tier.expect("r", 80, hashes)
+
+        keys = rig.tier._expected["r"].keys
+        assert [make_offload_key(each, 0) for each in hashes] == keys[:5]
+        assert [make_offload_key(each, 1) for each in (b"1", b"3")] == keys[5:]
 
 
 # --- a store that misbehaves

@@ -77,7 +77,8 @@ class HeadraceTiersSpec(TieringOffloadingSpec):
             kv_region.hold(worker._mmap_region)  # noqa: SLF001 - of vLLM's mover
             return worker
         if self._mover is None:
-            region = self._region(rank=self.config.parallel.rank)
+            # Where all workers hold the same bytes, one of them writes, and all read its part.
+            region = self._region(rank=0 if self.replicated_layout else self.config.parallel.rank)
             kv_region.hold(region)
             self._mover = HostMover(kv_caches, self.blocks_per_chunk, region)
         return self._mover
