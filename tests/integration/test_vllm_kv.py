@@ -26,13 +26,13 @@ from tests.support.vllm_rig import imported_vllm, settings_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(240)]
 
-BLOCK = 128
+BLOCK = 32
 BLOCK_BYTES = BLOCK * 46_080
 """Of SmolLM2 in float32."""
-POOL = 12
-HOST = 8
-PROMPT = 3 * BLOCK + 20
-CACHED = 3 * BLOCK
+POOL = 48
+HOST = 32
+PROMPT = 12 * BLOCK + 20
+CACHED = 12 * BLOCK
 ANSWER = 8
 LOAD_S = 1.0
 KV_LOAD = ENGINE_STAGES.index(Stage.KV_LOAD)

@@ -21,6 +21,9 @@ from services.engine.adapters.vllm_warmth import events_config
 from services.engine.ports import EngineFailedError
 from services.engine.settings import KvSettings, VllmSettings
 
+TIERED_BLOCK = 32
+"""Tokens in a block on the CPU platform where blocks come from lower tiers: the smallest that its attention takes. What a prefix has beyond
+its last whole block is computed again, and a prompt of 7,000 tokens is computed as quickly as with vLLM's own choice of 128."""
 _EXECUTOR = "distributed_executor_backend"
 
 
@@ -82,7 +85,7 @@ def engine_args(settings: VllmSettings, kv: KvSettings) -> AsyncEngineArgs:
         **(args.get("additional_config") or {}),
     }
     if current_platform.is_cpu():
-        args |= _cpu_defaults(settings) | settings.extra_args
+        args |= _cpu_defaults(settings, kv) | settings.extra_args
         if args["dtype"] == "auto" and not _has_bfloat16():
             args["dtype"] = "float32"
     try:
@@ -91,9 +94,11 @@ def engine_args(settings: VllmSettings, kv: KvSettings) -> AsyncEngineArgs:
         raise EngineFailedError(f"vllm.extra_args: {error}") from error
 
 
-def _cpu_defaults(settings: VllmSettings) -> dict[str, Any]:
+def _cpu_defaults(settings: VllmSettings, kv: KvSettings) -> dict[str, Any]:
     """Return what holds on the CPU platform only; elsewhere vLLM sizes its pool by the device's memory."""
     defaults: dict[str, Any] = {"kv_cache_memory_bytes": settings.kv_cache_bytes}
+    if kv.host_bytes:
+        defaults["block_size"] = TIERED_BLOCK
     if settings.enforce_eager is None:
         defaults["enforce_eager"] = True
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
