@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,9 +14,6 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from services.kvstore.settings import KvStoreSettings
-from services.kvstore.store import Store
-
 START_S = 30.0
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +24,9 @@ class KvStoreProcess:
     def __init__(self, *folders: Path, budget_bytes: int = 1 << 30) -> None:
         # A socket's path is short.
         self.path = Path(tempfile.mkdtemp(prefix="kv")) / "s"
-        self._arguments = [str(self.path), str(budget_bytes), *map(str, folders)]
+        self._arguments = ["--socket", str(self.path), "--budget-bytes", str(budget_bytes)]
+        self._arguments += ["--folders", json.dumps([str(each) for each in folders])]
+        self._arguments += ["--bus", "false"]
         self._process: subprocess.Popen[bytes] | None = None
 
     @override
@@ -37,7 +36,7 @@ class KvStoreProcess:
     def start(self) -> KvStoreProcess:
         """Start, and return once engines can connect."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *self._arguments], cwd=ROOT, stdout=2
+            [sys.executable, "-m", "services.kvstore", *self._arguments], cwd=ROOT, stdout=2
         )
         ends_at = time.monotonic() + START_S
         while not self._answers():
@@ -71,21 +70,3 @@ class KvStoreProcess:
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             return sock.connect_ex(str(self.path)) == 0
-
-
-async def serve(path: str, budget_bytes: str, *folders: str) -> None:
-    """Run the store until SIGTERM."""
-    settings = KvStoreSettings(
-        folders=folders, socket=path, budget_bytes=int(budget_bytes), bus=False
-    )
-    store = Store(settings, name="test")
-    store.open()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
-    try:
-        await store.run()
-    except asyncio.CancelledError:
-        await store.close(drain_s=5.0)
-
-
-if __name__ == "__main__":
-    asyncio.run(serve(*sys.argv[1:]))
