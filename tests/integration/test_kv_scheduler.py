@@ -82,7 +82,7 @@ def rig(tmp_path, store):
     )
     transfer = kv_config.transfer_args(kv)["kv_transfer_config"]
     transfer["kv_connector_extra_config"]["secondary_tiers"][0]["told"] = {"vllm": "test"}
-    core = Core(model, is_async=False, transfer=KVTransferConfig(**transfer))
+    core = Core(model, is_async=False, connects=KVTransferConfig(**transfer))
     made = Rig(core)
     made.until(lambda _: made.tier._client is not None)
     yield made

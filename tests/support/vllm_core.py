@@ -119,14 +119,13 @@ class Core:
         is_async: bool,
         blocks: int = 64,
         speculates: bool = False,
-        connects: bool = False,
+        connects: bool | KVTransferConfig = False,
         reserve: ReserveSettings | None = None,
-        transfer: KVTransferConfig | None = None,
     ) -> None:
-        """`reserve`: none: vLLM's own queue. `connects`: with the connector of this file; `transfer`: with another one."""
-        config = config_of(model, is_async=is_async, speculates=speculates, connects=connects)
-        if transfer is not None:
-            config.kv_transfer_config = transfer
+        """`reserve`: none: vLLM's own queue. `connects`: with the connector of this file, or with another one."""
+        config = config_of(model, is_async=is_async, speculates=speculates, connects=bool(connects))
+        if isinstance(connects, KVTransferConfig):
+            config.kv_transfer_config = connects
         config.cache_config.num_gpu_blocks = blocks
         if reserve is not None:
             config.additional_config = options_of(reserve)

@@ -63,10 +63,7 @@ class VllmEngine:
     """Implements `InferenceEngine`."""
 
     def __init__(
-        self,
-        settings: VllmSettings,
-        book: StepBook | None = None,
-        kv: KvSettings = NO_TIERS,
+        self, settings: VllmSettings, book: StepBook | None = None, kv: KvSettings = NO_TIERS
     ) -> None:
         self._settings, self._kv = settings, kv
         self.book = StepBook() if book is None else book
