@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
+from services.engine.kv_metrics import KvMetrics
 from services.engine.metrics import Counts, Snapshot
 from services.engine.pool_metrics import PoolMetrics
 from services.engine.ports import Load
@@ -68,7 +69,7 @@ Where one is full, series to which nothing was added for {IDLE_S / 3600:g} h end
 | `kind` | of a job of the KV store: `load`, `save` |
 | `mirror` | number of a KV store's folder, 0 or 1 |
 | `trouble` | why a mirror is not in order (`MirrorPicture.trouble`) |
-| `tier` | `l1`: blocks in the engine's own pool |
+| `tier` | where KV blocks were: `l1`, the engine's own pool; `l2`, host memory; `l3`, disk |
 """  # noqa: E501 - a row of a table is one line
 BOUNDS = f"""## Bounds of the histograms
 
@@ -167,7 +168,11 @@ def _of_engine() -> Iterator[Metric]:
         steps=StepCounts(),
         mode_changes=lambda: 0,
     )
-    yield from itertools.chain(snapshot.collect(), PoolMetrics(lambda: None, Load).collect())
+    yield from itertools.chain(
+        snapshot.collect(),
+        PoolMetrics(lambda: None, Load).collect(),
+        KvMetrics(StepCounts()).collect(),
+    )
 
 
 def _of_gateway() -> Iterator[Metric]:

@@ -31,6 +31,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """Return a whole number, zero included. Raises `argparse.ArgumentTypeError`."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def positive_number(text: str) -> float:
     """Return a finite number above zero. Raises `argparse.ArgumentTypeError`."""
     try:

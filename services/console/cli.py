@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from services.console import output
-from services.console.arguments import GIB, port, positive, positive_number, size
+from services.console.arguments import GIB, port, positive, positive_number, size, whole
 from services.console.insight import options as insight
 from services.console.kv import options as kv_options
 from shared.errors import HeadraceError, UserError
@@ -109,6 +109,23 @@ def _kv_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-kv-store", action="store_true", help="keep no KV blocks on disk")
 
 
+def _kv_tiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kv-host",
+        type=size,
+        default=GIB // 2,
+        metavar="SIZE",
+        help="host memory of an engine for KV blocks that left its pool; 0: none (default: 512MiB)",
+    )
+    parser.add_argument(
+        "--kv-min-tokens",
+        type=whole,
+        default=32_768,
+        metavar="TOKENS",
+        help="longer contexts go to the KV store at once, other prefixes when they come twice; 0: all (default: 32768)",
+    )
+
+
 def _engines(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
@@ -129,6 +146,7 @@ def _engines(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="KV blocks of an engine (default: 2GiB)",
     )
+    _kv_tiers(parser)
     parser.add_argument(
         "--max-model-len",
         type=positive,

@@ -6,7 +6,7 @@ from functools import partial
 
 from services.engine.adapters.late import LateEngine
 from services.engine.ports import Devices, EngineFailedError, InferenceEngine
-from services.engine.settings import EngineSettings, VllmSettings
+from services.engine.settings import EngineSettings
 from services.engine.stepbook import StepBook
 
 
@@ -14,7 +14,7 @@ def make_backend(settings: EngineSettings) -> InferenceEngine:
     """Return the backend that the settings name, not yet started."""
     match settings.backend:
         case "vllm":
-            return LateEngine(partial(_vllm, settings.vllm))
+            return LateEngine(partial(_vllm, settings))
         case "fake":
             from services.engine.adapters.fake import FakeEngine  # noqa: PLC0415
 
@@ -25,7 +25,7 @@ def make_backend(settings: EngineSettings) -> InferenceEngine:
             return OpenAiEngine(settings.openai)
 
 
-def _vllm(settings: VllmSettings, book: StepBook) -> InferenceEngine:
+def _vllm(settings: EngineSettings, book: StepBook) -> InferenceEngine:
     """Return real vLLM. Raises `EngineFailedError`."""
     try:
         from services.engine.adapters.vllm_preload import preload  # noqa: PLC0415
@@ -36,7 +36,7 @@ def _vllm(settings: VllmSettings, book: StepBook) -> InferenceEngine:
         Exception
     ) as error:  # an import meets all of vLLM's libraries, and each raises what it likes
         raise EngineFailedError(f"vLLM cannot be imported: {error!r}") from error
-    return VllmEngine(settings, book)
+    return VllmEngine(settings.vllm, book, settings.kv)
 
 
 def find_devices(settings: EngineSettings) -> Devices | None:

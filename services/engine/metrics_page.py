@@ -21,7 +21,7 @@ def served_page(
     registry = metrics.new_registry("engine")
     registry.register(metrics.BusCollector(bus))
     labels = {"service": chosen.service, "version": chosen.version, "engine": engine}
-    for collector in (service.snapshot, service.pool):
+    for collector in (service.snapshot, service.pool, service.kv):
         registry.register(Aliased(Labelled(collector, lambda: labels), "engine"))
     page = partial(metrics.render, registry)
     return serve_page(chosen.metrics_port, page, host=chosen.metrics_host)

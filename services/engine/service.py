@@ -13,6 +13,7 @@ from services.engine.admission import Room, why_not
 from services.engine.delivery import Delivery
 from services.engine.gateways import Gateways
 from services.engine.intake import Answer, Intake
+from services.engine.kv_metrics import KvMetrics
 from services.engine.metrics import Counts, End, Snapshot
 from services.engine.pace import Pace
 from services.engine.patience import LEAST_FREE_RATIO, Patience
@@ -113,6 +114,7 @@ class EngineService:
             mode_changes=lambda: backend.book.mode_changes,
         )
 
+        self.kv = KvMetrics(steps)
         self.pool = PoolMetrics(lambda: self._limits, self._load)
 
     @override

@@ -132,6 +132,32 @@ class RingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long a finished stream is kept: longer than any gateway takes to notice a gap."""
 
 
+class KvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """KV blocks beyond the pool: in host memory (L2), and on disk (L3) through the store of the host. Backend `vllm` only."""
+
+    host_bytes: int = 0
+    """Host memory for blocks that left the pool, taken at the start; 0: none, and nothing on disk either.
+    What comes from disk comes through it, so that a prefix longer than this is loaded in part."""
+    store: str = ""
+    """Socket of the host's KV store; empty: nothing on disk."""
+    min_tokens: int = 32_768
+    """Contexts longer than this go to disk when they come for the first time; 0: all."""
+    seen_blocks: int = 65_536
+    """Blocks of shorter prompts that are remembered: a prefix that comes twice goes to disk; 0: none does."""
+    generated: bool = False
+    """Keep generated tokens too, not only prompts: worth it where answers come back in the next prompt as they were."""
+    load_s: float = 2.0
+    """How long a load from disk may take before its request is computed instead; to it comes what its size needs at `load_bytes_per_s`."""
+    load_bytes_per_s: float = 200e6
+    """A slower disk counts as stalled."""
+    drain_s: float = 1.0
+    """How long dropping all blocks (new weights, sleep) waits for jobs of the store; slots of those still under way stay aside."""
+    load_share: float = 0.75
+    """Share of L2 that loads under way and slots kept aside may take; beyond it prefixes are computed."""
+    save_share: float = 0.75
+    """Share of L2 that may wait for being saved; beyond it blocks are not saved, the ends of prefixes first."""
+
+
 class BlackBoxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is left of an engine after a kill: see docs/how-to/after-a-crash.md."""
 
@@ -181,6 +207,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ring: RingSettings = RingSettings()
     warmth: WarmthSettings = WarmthSettings()
     blackbox: BlackBoxSettings = BlackBoxSettings()
+    kv: KvSettings = KvSettings()
     vllm: VllmSettings = VllmSettings()
     fake: FakeSettings = FakeSettings()
     openai: OpenAiSettings = OpenAiSettings()

@@ -121,6 +121,8 @@ def orphan_item(batch: StageBatch, orphan: Orphan) -> Item:
         trace_state=orphan.trace.get("tracestate", ""),
         engine=batch.engine,
         cached_tokens=spent.cached_tokens,
+        host_tokens=spent.host_tokens,
+        disk_tokens=spent.disk_tokens,
         prompt_tokens=spent.cached_tokens + spent.prefill_tokens,
         completion_tokens=spent.decode_tokens,
         prefill_tokens=spent.prefill_tokens,

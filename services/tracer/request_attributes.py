@@ -71,6 +71,14 @@ def shared_attributes(ledger: Ledger) -> Attributes:
         (names.REQUEST_ID, ledger.request),
         (names.PREFILL_TOKENS, ledger.prefill_tokens),
         (names.CACHED_TOKENS, ledger.cached_tokens),
+        *(
+            pair
+            for pair in (
+                (names.HOST_TOKENS, ledger.host_tokens),
+                (names.DISK_TOKENS, ledger.disk_tokens),
+            )
+            if pair[1]
+        ),
         (names.KV_CACHE_HIT_RATE, round(ledger.cached_tokens / prompt, 4) if prompt else 0.0),
         (names.DECODE_TOKENS, ledger.completion_tokens),
         (names.BATCH_SIZE, round(ledger.batch_size, 2)),

@@ -36,10 +36,12 @@ class RequestCounts:
         "answers",
         "blocked_us",
         "cached_tokens",
+        "disk_tokens",
         "drafted_tokens",
         "ended",
         "finished",
         "gap",
+        "host_tokens",
         "in_tokens",
         "last_us",
         "lost",
@@ -73,6 +75,8 @@ class RequestCounts:
         self.in_tokens = 0
         self.out_tokens = 0
         self.cached_tokens = 0
+        self.host_tokens = 0
+        self.disk_tokens = 0
         self.prefill_tokens = 0
         self.recomputed_tokens = 0
         self.drafted_tokens = 0
@@ -142,6 +146,8 @@ class RequestCounts:
         self.in_tokens += ledger.prompt_tokens
         self.out_tokens += ledger.completion_tokens
         self.cached_tokens += ledger.cached_tokens
+        self.host_tokens += ledger.host_tokens
+        self.disk_tokens += ledger.disk_tokens
         self.prefill_tokens += ledger.prefill_tokens
         if ledger.recomputed_tokens or ledger.preemptions:
             self.recomputed_tokens += ledger.recomputed_tokens

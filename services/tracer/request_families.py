@@ -143,6 +143,13 @@ _STEP_TOTALS: tuple[tuple[str, str, Callable[[StepTotals], float]], ...] = (
 )
 """Name, text, and how it is read."""
 
+_TIERS: tuple[tuple[str, Callable[[RequestCounts], float]], ...] = (
+    ("l1", lambda c: c.cached_tokens - c.host_tokens - c.disk_tokens),
+    ("l2", lambda c: c.host_tokens),
+    ("l3", lambda c: c.disk_tokens),
+)
+"""Where KV blocks came from: the engine's own pool, host memory, disk."""
+
 _TOKENS: tuple[tuple[str, str, Callable[[RequestCounts], float]], ...] = (
     ("prefill_tokens", "Prompt tokens computed.", lambda c: c.prefill_tokens),
     (
@@ -237,8 +244,9 @@ def _token_families(groups: Mapping[Key, RequestCounts]) -> Iterator[Metric]:
         tokens.add_metric((*own, "in"), count)
     for own, count in _by_class(groups, lambda c: c.out_tokens):
         tokens.add_metric((*own, "out"), count)
-    for own, count in _by_class(groups, lambda c: c.cached_tokens):
-        cached.add_metric((*own, "l1"), count)
+    for tier, read in _TIERS:
+        for own, count in _by_class(groups, read):
+            cached.add_metric((*own, tier), count)
     yield from (tokens, cached)
     for name, text, read in _TOKENS:
         family = CounterMetricFamily(f"headrace_{name}", text, labels=labels)

@@ -96,6 +96,10 @@ class Spent(Value, frozen=True, array_like=True, gc=False):
     """How often that changed while it ran: a fallback kernel shows here."""
     blocks_us: Micros = 0
     """Of the time in `queue`: how long it waited for KV blocks, not for its turn."""
+    host_tokens: int = 0
+    """Of `cached_tokens`, those whose KV blocks came from host memory (L2)."""
+    disk_tokens: int = 0
+    """Of `cached_tokens`, those whose KV blocks came from disk (L3)."""
 
 
 MAX_BLOCKERS = 3

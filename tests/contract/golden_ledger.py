@@ -57,6 +57,8 @@ SPENT = Spent(
     blocked_by=[BLOCKER],
     mode="FLASH_ATTN/graph",
     mode_changes=1,
+    host_tokens=48,
+    disk_tokens=16,
 )
 LEDGER = Ledger(
     request=REQUEST,
@@ -103,6 +105,8 @@ LEDGER = Ledger(
     is_estimated=True,
     max_tokens=256,
     max_token_gap_us=1_100_000,
+    host_tokens=48,
+    disk_tokens=16,
 )
 
 LEDGER_SAMPLES: dict[str, Message] = {

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from services.engine.steps.step import Prefill, Step
+from services.engine.steps.step import KvMoves, Prefill, Step
 from tests.support.vllm_rig import imported_vllm
 
 imported_vllm()
 
-from tests.support.vllm_core import BUDGET, EXTERNAL, Core, tiny_model  # noqa: E402 - vLLM is imported above
+from tests.support import vllm_core  # noqa: E402 - vLLM is imported above
+from tests.support.vllm_core import BUDGET, EXTERNAL, Core, tiny_model  # noqa: E402
 
 NAMES = list("abcdefgh")
 
@@ -172,7 +173,22 @@ def test_loads_from_a_lower_tier_are_told_beside_the_connectors_own_statistics(m
         Prefill(each.ref, each.tokens, cached=0, blocks=each.blocks) for each in steps[2].prefills
     ]
     assert EXTERNAL == steps[2].prefills[0].cached
+    assert (EXTERNAL // 2,) * 2 == (steps[2].prefills[0].host, steps[2].prefills[0].disk)
     assert {"loads": 3} == core.connector_stats
+    assert {} == core.scheduler._lower
+
+
+def test_waits_for_blocks_from_below_host_memory_are_loads_too(model, is_async):
+    core = Core(model, is_async=is_async, connects=True)
+    core.add("a", 60)
+    vllm_core.WAITS += [(["x"], []), ([], ["x"])]
+    vllm_core.MOVES += [KvMoves(from_disk=5)]
+
+    steps = [core.step(), core.step(), core.step()]
+
+    assert [["a", "x"], [], []] == [sorted(step.loading) for step in steps]
+    assert [[], ["x"], []] == [step.loaded for step in steps]
+    assert [KvMoves(from_disk=5), None, None] == [step.kv for step in steps]
 
 
 def test_a_request_that_ends_in_between_leaves_nothing_behind(model, is_async):

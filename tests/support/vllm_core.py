@@ -29,6 +29,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
@@ -38,7 +39,7 @@ from services.engine.adapters.vllm_reserve import options_of
 from services.engine.adapters.vllm_scheduler import KEY, AsyncStepScheduler, StepScheduler
 from services.engine.adapters.vllm_warmth import events_config
 from services.engine.reserve_plan import ReserveSettings
-from services.engine.steps.step import Step
+from services.engine.steps.step import KvMoves, Step
 
 BLOCK = 16
 """Tokens in a block."""
@@ -46,6 +47,12 @@ BUDGET = 64
 """Prompt tokens in a step."""
 EXTERNAL = 32
 """Tokens that the connector finds for each prompt."""
+
+
+WAITS: list[tuple[list[str], list[str]]] = []
+"""What the connector says in the next steps of who waits for blocks from below L2, and of who does so no longer."""
+MOVES: list[KvMoves] = []
+"""The same of what moved between tiers."""
 
 
 class Stats(KVConnectorStats):
@@ -62,6 +69,19 @@ class Connector(KVConnectorBase_V1):
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int, bool]:
         return max(0, EXTERNAL - num_computed_tokens), num_computed_tokens < EXTERNAL
+
+    def get_external_cache_hit_sources(
+        self, request: Request, num_external_tokens: int
+    ) -> dict[CacheHitSource, int]:
+        """Half of it was in host memory."""
+        half = num_external_tokens // 2
+        return {CacheHitSource.HOST: half, CacheHitSource.DISK: num_external_tokens - half}
+
+    def take_waits(self) -> tuple[list[str], list[str]]:
+        return WAITS.pop(0) if WAITS else ([], [])
+
+    def take_moves(self) -> KvMoves | None:
+        return MOVES.pop(0) if MOVES else None
 
     def update_state_after_alloc(self, *_args: Any) -> None:
         return
@@ -99,11 +119,13 @@ class Core:
         is_async: bool,
         blocks: int = 64,
         speculates: bool = False,
-        connects: bool = False,
+        connects: bool | KVTransferConfig = False,
         reserve: ReserveSettings | None = None,
     ) -> None:
-        """`reserve`: none: vLLM's own queue."""
-        config = config_of(model, is_async=is_async, speculates=speculates, connects=connects)
+        """`reserve`: none: vLLM's own queue. `connects`: with the connector of this file, or with another one."""
+        config = config_of(model, is_async=is_async, speculates=speculates, connects=bool(connects))
+        if isinstance(connects, KVTransferConfig):
+            config.kv_transfer_config = connects
         config.cache_config.num_gpu_blocks = blocks
         if reserve is not None:
             config.additional_config = options_of(reserve)
@@ -149,8 +171,13 @@ class Core:
         """Make a step."""
         return self.scheduler.schedule()
 
-    def end(self, output: Any, *, accepted: int = 0, loaded: Sequence[str] = ()) -> Step:
-        """End a step: each request that has no prompt left made a token, and its drafts held so far. Return its record."""
+    def end(
+        self, output: Any, *, accepted: int = 0, loaded: Sequence[str] = (), copies: Any = None
+    ) -> Step:
+        """End a step: each request that has no prompt left made a token, and its drafts held so far. Return its record.
+
+        `copies`: what the connector's workers say of their copies.
+        """
         names = list(output.num_scheduled_tokens)
         sampled = [
             []
@@ -162,7 +189,11 @@ class Core:
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
             sampled_token_ids=sampled,
-            kv_connector_output=KVConnectorOutput(finished_recving={*loaded}) if loaded else None,
+            kv_connector_output=KVConnectorOutput(
+                finished_recving={*loaded}, kv_connector_worker_meta=copies
+            )
+            if loaded or copies
+            else None,
         )
         outputs = self.scheduler.update_from_output(output, result)
         return self._over_the_wire(outputs[0])

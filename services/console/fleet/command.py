@@ -28,6 +28,8 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         fake=options.fake_engine,
         upstream=options.upstream,
         kv_cache_bytes=options.kv_cache,
+        kv_host_bytes=options.kv_host,
+        kv_min_tokens=options.kv_min_tokens,
         max_model_len=options.max_model_len,
         api_keys=options.api_keys,
         tracer=not options.no_tracer,

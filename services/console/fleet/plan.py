@@ -41,8 +41,12 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str = ""
     """Address of an OpenAI-compatible server that serves instead of an engine of ours."""
     kv_cache_bytes: int = 2 * GIB
+    kv_host_bytes: int = GIB // 2
+    """Host memory of an engine for blocks that left its pool; 0: none, and nothing from disk."""
     kv_store: str = ""
     """Socket of this host's KV store; empty: there is none."""
+    kv_min_tokens: int = 32_768
+    """Contexts longer than this go to disk at once; shorter prefixes when they come twice."""
     max_model_len: int | None = None
     api_keys: str = ""
     """File with hashed API keys; empty: open, which is allowed on loopback only."""
@@ -95,7 +99,8 @@ def memory_needed_bytes(options: UpOptions, *, weight_bytes: int) -> int:
     """
     if options.backend != "vllm":
         return 0
-    return options.engines * (2 * weight_bytes + options.kv_cache_bytes + ENGINE_OVERHEAD_BYTES)
+    blocks = options.kv_cache_bytes + options.kv_host_bytes
+    return options.engines * (2 * weight_bytes + blocks + ENGINE_OVERHEAD_BYTES)
 
 
 def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int) -> None:
@@ -105,9 +110,9 @@ def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int)
         return
     raise UserError(
         f"{options.engines} engine(s) need about {needed / GIB:.1f} GiB ({2 * weight_bytes / GIB:.1f} weights + "
-        f"{options.kv_cache_bytes / GIB:.1f} KV blocks + {ENGINE_OVERHEAD_BYTES / GIB:.1f} each), "
+        f"{(options.kv_cache_bytes + options.kv_host_bytes) / GIB:.1f} KV blocks + {ENGINE_OVERHEAD_BYTES / GIB:.1f} each), "
         f"{available_bytes / GIB:.1f} GiB are free",
-        hint="fewer --engines, or a smaller --kv-cache",
+        hint="fewer --engines, or a smaller --kv-cache or --kv-host",
     )
 
 
@@ -159,6 +164,10 @@ def engine_plans(
     args += ["--blackbox-folder", str(boxes)]
     if options.backend == "vllm":
         args += ["--vllm-model", str(model), "--vllm-kv-cache-bytes", str(options.kv_cache_bytes)]
+        args += ["--kv-host-bytes", str(options.kv_host_bytes)]
+        args += ["--kv-min-tokens", str(options.kv_min_tokens)]
+        if options.kv_store and options.kv_host_bytes:
+            args += ["--kv-store", options.kv_store]
         if options.max_model_len is not None:
             args += ["--vllm-max-model-len", str(options.max_model_len)]
     if options.upstream:

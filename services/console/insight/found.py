@@ -136,6 +136,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int = 0
     expected_cached_tokens: int = 0
     route: str = ""
+    host_tokens: int = 0
+    disk_tokens: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
     drafted_tokens: int = 0
@@ -155,7 +157,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 SAME = (
     *("status", "code", "tenant", "label", "door", "kind", "is_streamed", "engine", "version"),
-    *("prompt_tokens", "completion_tokens", "cached_tokens", "prefill_tokens", "recomputed_tokens"),
+    *("prompt_tokens", "completion_tokens", "cached_tokens", "host_tokens", "disk_tokens"),
+    *("prefill_tokens", "recomputed_tokens"),
     *("drafted_tokens", "accepted_tokens", "preemptions", "first_step", "last_step"),
     *("batch_size", "kv_blocks", "mode", "mode_changes", "is_estimated"),
     *("route", "expected_cached_tokens"),

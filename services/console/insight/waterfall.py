@@ -86,10 +86,19 @@ def _places(found: Found, names: Names) -> list[str]:
     return [", ".join(where), *([", ".join(ids)] if ids else [])]
 
 
+def _cached(one: Ledger) -> str:
+    """Return how many tokens were there already, and which of them not in the engine's own pool."""
+    lower = (("host memory", one.host_tokens), ("disk", one.disk_tokens))
+    where = [f"{count(tokens)} from {tier}" for tier, tokens in lower if tokens]
+    return f"{count(one.cached_tokens)} cached{': ' * bool(where)}{' and '.join(where)}"
+
+
 def counts(found: Found, names: Names) -> list[str]:
     """Return what was computed, in which company, and what went wrong on the way."""
     one = found.ledger
-    prompt = f"prompt {count(one.prompt_tokens)} ({count(one.cached_tokens)} cached, {count(one.prefill_tokens)} computed)"
+    prompt = (
+        f"prompt {count(one.prompt_tokens)} ({_cached(one)}, {count(one.prefill_tokens)} computed)"
+    )
     tokens = f"{prompt}, answer {count(one.completion_tokens)}"
     lines = [f"tokens    {tokens}"] if one.prompt_tokens else []
     if one.expected_cached_tokens:

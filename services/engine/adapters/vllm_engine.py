@@ -28,7 +28,7 @@ from services.engine.adapters.grammar_frames import Bounds, Built
 from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
 from services.engine.adapters.vllm_grammar import is_tried, key_of, load_compile, setup_of
-from services.engine.adapters.vllm_launch import start_async_llm
+from services.engine.adapters.vllm_launch import NO_TIERS, start_async_llm
 from services.engine.adapters.vllm_load import StepStats, block_bytes_of, load_of
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput
 from services.engine.adapters.vllm_prompts import Prompts
@@ -40,7 +40,7 @@ from services.engine.adapters.vllm_tools import ToolParser
 from services.engine.adapters.vllm_version import check_version
 from services.engine.adapters.vllm_warmth import tells_blocks
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
-from services.engine.settings import VllmSettings
+from services.engine.settings import KvSettings, VllmSettings
 from services.engine.stepbook import StepBook
 from shared import logs
 from shared.clock import stamp_clock
@@ -62,8 +62,10 @@ _log = logs.get("vllm")
 class VllmEngine:
     """Implements `InferenceEngine`."""
 
-    def __init__(self, settings: VllmSettings, book: StepBook | None = None) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: VllmSettings, book: StepBook | None = None, kv: KvSettings = NO_TIERS
+    ) -> None:
+        self._settings, self._kv = settings, kv
         self.book = StepBook() if book is None else book
         self._answers: dict[str, Answer] = {}
         self._work_since = 0.0
@@ -89,7 +91,9 @@ class VllmEngine:
         # In this order: both are forked before anything here has a thread.
         self._grammars.fork()
         try:
-            llm, _ = await asyncio.gather(start_async_llm(self._settings), self._pool.spawn())
+            llm, _ = await asyncio.gather(
+                start_async_llm(self._settings, self._kv), self._pool.spawn()
+            )
         except BaseException:
             await self._grammars.stop()
             raise

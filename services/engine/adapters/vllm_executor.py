@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from copy import copy
 
 import torch
 from typing_extensions import override
@@ -30,7 +31,10 @@ class CpuCoreExecutor(UniProcExecutor):
 
     @override
     def _init_executor(self) -> None:
-        plan = OMPProcessManager(self.vllm_config)
+        # vLLM takes a thread from the model for a connector that has one busy all the time; ours works for milliseconds.
+        config = copy(self.vllm_config)
+        config.kv_transfer_config = None
+        plan = OMPProcessManager(config)
         if not plan.skip_setup:
             cpus = plan.cpu_lists[0]
             torch.set_num_threads(len(cpus))

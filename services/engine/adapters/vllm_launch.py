@@ -25,7 +25,7 @@ from services.engine.adapters.core_fork import CORE_FORK
 from services.engine.adapters.vllm_args import engine_config
 from services.engine.adapters.vllm_executor import CpuCoreExecutor
 from services.engine.ports import EngineFailedError
-from services.engine.settings import VllmSettings
+from services.engine.settings import KvSettings, VllmSettings
 
 FOLDER_PREFIX = "hr-"
 """Short: a socket's path may have 107 bytes, and vLLM's names take 37."""
@@ -33,16 +33,17 @@ CONNECT_S = 60.0
 """From a core that is ready to its first word; milliseconds, unless the machine thrashes."""
 CORE_STATS = True
 """The core sends its counts with each step; `vllm_load` takes them."""
+NO_TIERS = KvSettings()
 SEE_LOG = "the core's own lines in this engine's log say why"
 
 
-async def start_async_llm(settings: VllmSettings) -> AsyncLLM:
+async def start_async_llm(settings: VllmSettings, kv: KvSettings = NO_TIERS) -> AsyncLLM:
     """Return the engine when its core is ready; ended by `AsyncLLM.shutdown`. Raises `EngineFailedError`.
 
     The end of this process, however it comes, ends the core. The end of the core is an `EngineDeadError` for who uses the engine.
     """
     try:
-        core = _Core(engine_config(settings))
+        core = _Core(engine_config(settings, kv))
     except EngineFailedError:
         raise
     except (

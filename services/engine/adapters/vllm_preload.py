@@ -23,6 +23,7 @@ FRONT = (
 """What the process needs that answers. vLLM forks from a process that has imported as much, also on CUDA."""
 
 FRONT_LATER = (
+    "services.engine.adapters.kv_tier",
     "setproctitle",
     "vllm.renderers.hf",
     "vllm.tokenizers.hf",

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.metrics.stats import KV_FETCH_COMPLETED_WAITING, KV_FETCH_IN_PROGRESS
 
 from services.engine.adapters.vllm_reserve import BlockReserve
@@ -60,6 +61,11 @@ class StepFacts:
         self._loading: list[str] = []
         self._loaded: list[str] = []
         self._held: list[Held] = []
+        self._lower: dict[str, tuple[int, int]] = {}
+        """Tokens of a prompt that come from host memory, and from disk."""
+        connector = self.connector  # type: ignore[attr-defined]
+        self._take_moves = getattr(connector, "take_moves", None)
+        self._take_waits = getattr(connector, "take_waits", None)
         self._drafts: list[Draft] = []
         self._prompts: list[PromptBlocks] = []
         """Of the step that is being made: prompts that it computes to their end."""
@@ -73,6 +79,10 @@ class StepFacts:
         """Make a step, and note who is in it."""
         made_at = time.monotonic()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc] # vLLM's
+        if self._take_waits is not None:
+            began, ended = self._take_waits()
+            self._loading += began
+            self._loaded += ended
         self._made.append(_Made(output, made_at, self._facts(output)))
         return output
 
@@ -116,15 +126,26 @@ class StepFacts:
         ref = request.request_id
         self._computed.pop(ref, None)
         self._midway.pop(ref, None)
+        self._lower.pop(ref, None)
         self._held.append(Held(ref, self._blocks(ref)))
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _set_kv_fetch_stage(self, request: Any, stage: str | None) -> None:
         if stage == KV_FETCH_IN_PROGRESS:
             self._loading.append(request.request_id)
+            self._lower[request.request_id] = self._from_lower(request)
         elif stage == KV_FETCH_COMPLETED_WAITING:
             self._loaded.append(request.request_id)
         super()._set_kv_fetch_stage(request, stage)  # type: ignore[misc]
+
+    def _from_lower(self, request: Any) -> tuple[int, int]:
+        """Return how many tokens of a load that begins come from host memory, and from disk."""
+        if (told := request.prefill_stats) is None:
+            return 0, 0
+        sources = self.connector.get_external_cache_hit_sources(  # type: ignore[attr-defined]
+            request, told.num_external_cached_tokens
+        )
+        return sources.get(CacheHitSource.HOST, 0), sources.get(CacheHitSource.DISK, 0)
 
     # --- a record
 
@@ -162,13 +183,18 @@ class StepFacts:
             self._note_blocks(request)
         else:
             self._midway[ref] = None
+        cached = start if is_first else 0
+        host, disk = self._lower.pop(ref, (0, 0)) if cached else (0, 0)
         return Prefill(
             ref,
             max(0, min(end, request.num_prompt_tokens) - max(start, known)),
             max(0, min(end, known) - start),
             is_last,
-            cached=start if is_first else 0,
+            cached=cached,
             blocks=self._blocks(ref) if is_last else 0,
+            # What did not come after all is computed, from the first block on that is missing.
+            host=min(host, cached),
+            disk=min(disk, cached - min(host, cached)),
         )
 
     def _note_blocks(self, request: Any) -> None:
@@ -218,6 +244,8 @@ class StepFacts:
         step.blocks = self._tee.put_into(step.blocks)
         if self._loaded:
             step.loaded, self._loaded = self._loaded, []
+        if self._take_moves is not None:
+            step.kv = self._take_moves()
         if self._held:
             step.held, self._held = self._held, []
         if self._drafts:

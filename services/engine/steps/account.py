@@ -80,6 +80,7 @@ class Choice:
             self.cached = chunk.cached
             if account.cached < 0 or chunk.cached < account.cached:
                 account.cached = chunk.cached
+                account.host, account.disk = chunk.host, chunk.disk
 
 
 class Account:
@@ -97,6 +98,8 @@ class Account:
     """When its first chunk began."""
     cached = -1
     """Prompt tokens that were there already, of the choice that had the fewest; -1: not known yet."""
+    host = disk = 0
+    """Of these, tokens whose blocks came from host memory, and from disk."""
 
     def __init__(self, key: str, request: RequestId, received_at: float, at_us: int) -> None:
         self.key = key

@@ -27,6 +27,10 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Prompt tokens that were there already; counts with a choice's first chunk."""
     blocks: int = 0
     """KV blocks that it holds now; only where that is known."""
+    host: int = 0
+    """Of `cached`, tokens whose blocks came from host memory."""
+    disk: int = 0
+    """Of `cached`, tokens whose blocks came from disk."""
 
 
 class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,6 +53,25 @@ class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ref: str
     us: int
+
+
+class KvMoves(msgspec.Struct, array_like=True, gc=False):
+    """What went between the KV tiers since the last record with such a part, in bytes, and how the tier on disk stands."""
+
+    to_host: int = 0
+    from_host: int = 0
+    to_disk: int = 0
+    from_disk: int = 0
+    failed: int = 0
+    """Should have come from disk, and did not."""
+    dropped: int = 0
+    """Should have gone to disk, and did not: too much was waiting."""
+    given_up: int = 0
+    """Loads from disk that took too long."""
+    aside: int = 0
+    """Bytes of host memory that nobody may use now, since the store may still write there."""
+    disk_blocks: int = -1
+    """Blocks that can be loaded from disk now; -1: no store is connected."""
 
 
 class Step(msgspec.Struct, array_like=True):
@@ -92,6 +115,8 @@ class Step(msgspec.Struct, array_like=True):
     """Choices that start with this step, and had to wait for blocks."""
     blocks: BlockNews | None = None
     """Blocks that came or went, and prompts whose blocks are all there; only of backends that tell (`Limits.tells_blocks`)."""
+    kv: KvMoves | None = None
+    """None: nothing moved."""
 
 
 def us_of(seconds: float) -> int:

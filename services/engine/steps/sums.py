@@ -145,6 +145,8 @@ class Sums:
             self.mode if first_step else "",
             self.mode_changes - account.mode_mark if first_step else 0,
             min(account.blocks_us, us[QUEUE]),
+            account.host,
+            account.disk,
         )
 
     def _stuck_us(self, until_us: int) -> int:

@@ -80,6 +80,7 @@ def entry_of_call(
         work.blocked_by[:MAX_BLOCKERS], work.mode, work.mode_changes,
         is_estimated, call.sampling.max_tokens or 0, int(max_gap_s * US), work.blocks_us,
         *_why(present),
+        work.host_tokens, work.disk_tokens,
     )
     # fmt: on
     return entry, at_us
@@ -165,6 +166,8 @@ def _all_work(parts: Sequence[Part], critical: Part) -> Spent:
         _told(critical.stays.present),
         prefill_tokens=sum(told.prefill_tokens for told in all_told),
         cached_tokens=sum(told.cached_tokens for told in all_told),
+        host_tokens=sum(told.host_tokens for told in all_told),
+        disk_tokens=sum(told.disk_tokens for told in all_told),
         recomputed_tokens=sum(told.recomputed_tokens for told in all_told),
         drafted_tokens=sum(told.drafted_tokens for told in all_told),
         accepted_tokens=sum(told.accepted_tokens for told in all_told),

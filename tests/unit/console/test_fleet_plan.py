@@ -231,3 +231,35 @@ def test_the_socket_has_a_short_path_of_this_user_alone(tmp_path):
     with pytest.raises(UserError, match="used by others"):
         kv_place.socket_path(deep)
     short.parent.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "unwanted"),
+    [
+        (
+            UpOptions(kv_host_bytes=7, kv_store="/s", kv_min_tokens=0),
+            ["--kv-host-bytes", "7", "--kv-min-tokens", "0", "--kv-store", "/s"],
+            [],
+        ),
+        (UpOptions(kv_host_bytes=7), ["--kv-host-bytes", "7"], ["--kv-store"]),
+        # What comes from disk comes through host memory.
+        (UpOptions(kv_host_bytes=0, kv_store="/s"), ["--kv-host-bytes", "0"], ["--kv-store"]),
+        (UpOptions(fake=True, kv_store="/s"), [], ["--kv-host-bytes", "--kv-store"]),
+    ],
+)
+def test_engines_learn_of_host_memory_and_store(options, wanted, unwanted):
+    (plan,) = engine_plans(
+        options, service="m", model=Path("/m"), boxes=BOXES, secrets=SECRETS, metrics_ports=[7001]
+    )
+
+    assert set(wanted) <= set(plan.args)
+    assert not set(unwanted) & set(plan.args)
+
+
+def test_host_memory_counts_when_engines_are_fitted_in():
+    none = UpOptions(engines=2, kv_host_bytes=0)
+    some = UpOptions(engines=2, kv_host_bytes=5)
+
+    assert 10 == memory_needed_bytes(some, weight_bytes=1) - memory_needed_bytes(
+        none, weight_bytes=1
+    )

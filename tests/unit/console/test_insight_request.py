@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,6 +210,20 @@ def test_counts_tell_what_was_expected_where_it_went(route, why):
     warm = ledger(4, parts={"receive": 1}, route=route, expected_cached_tokens=1504)
 
     assert f"warmth    1,504 tokens expected there, {why}" in counts(found(warm), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("host", "disk", "told"),
+    [
+        (30, 0, "96 cached: 30 from host memory"),
+        (0, 96, "96 cached: 96 from disk"),
+        (30, 50, "96 cached: 30 from host memory and 50 from disk"),
+    ],
+)
+def test_counts_tell_which_blocks_came_from_below_the_pool(host, disk, told):
+    loaded = msgspec.structs.replace(STALLED, host_tokens=host, disk_tokens=disk)
+
+    assert f"tokens    prompt 120 ({told}, 24 computed), answer 128" == counts(found(loaded), {})[0]
 
 
 def test_counts_tell_what_was_computed_and_what_twice():

@@ -95,3 +95,26 @@ def test_no_more_is_told_to_be_for_blocks_than_was_queued():
     book.feed(Step(1, 1.2, 1.5, prefills=[Prefill("a", 5)], queued=[Queued("a", 900_000)]))
 
     assert 200_000 == book.spent("k", until=1.5, decode_tokens=1).blocks_us
+
+
+def test_of_several_choices_the_one_with_the_fewest_cached_tokens_says_where_they_came_from():
+    book = StepBook()
+    book.open("k", RequestId("r"), received_at=0.0)
+    for ref in ("a", "b"):
+        book.enqueue("k", ref, at=0.1)
+    book.feed(
+        Step(
+            1,
+            0.1,
+            0.2,
+            prefills=[
+                Prefill("a", 10, cached=90, host=60, disk=30),
+                Prefill("b", 20, cached=80, host=0, disk=50),
+            ],
+        )
+    )
+
+    spent = book.spent("k", until=0.3, decode_tokens=2)
+
+    assert spent is not None
+    assert (80, 0, 50) == (spent.cached_tokens, spent.host_tokens, spent.disk_tokens)
