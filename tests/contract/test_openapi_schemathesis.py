@@ -76,9 +76,22 @@ def test_good_requests_get_what_is_described(gateway, operation):
     play()
 
 
-@pytest.mark.parametrize(
-    "operation", [each for each in OPERATIONS if each.method == "post"], ids=lambda each: each.label
-)
+POSTS = [each for each in OPERATIONS if each.method == "post"]
+
+
+@pytest.mark.parametrize("operation", POSTS, ids=lambda each: each.label)
+def test_each_event_of_a_stream_is_as_described(gateway, operation):
+    asked = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+        "/v1/completions": {"prompt": "hi"},
+    }[operation.path]
+    body = asked | {"stream": True, "max_tokens": 4, "stream_options": {"include_usage": True}}
+    case = operation.Case(body=body, media_type="application/json")
+
+    call(gateway, asked_for(gateway[0], case, is_ours=True), CHECKS)
+
+
+@pytest.mark.parametrize("operation", POSTS, ids=lambda each: each.label)
 def test_bad_requests_are_refused_as_described(gateway, operation):
     @settings(max_examples=20, suppress_health_check=list(HealthCheck))
     @given(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), st.booleans())

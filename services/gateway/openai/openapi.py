@@ -178,12 +178,23 @@ def _generation(operation: str, summary: str, limits: RequestLimits) -> Json:
 
 def _bodies(request: str, answer: str, chunk: str) -> Json:
     content = _json(answer) | {
-        "text/event-stream": {"schema": _ref(chunk)},
+        "text/event-stream": {"schema": _events(chunk)},
     }
     return {
         "requestBody": {"required": True, "content": _json(request)},
         "responses": {"200": {"description": f"The answer. {_STREAM_NOTE}", "content": content}}
         | _errors(*ERRORS),
+    }
+
+
+def _events(chunk: str) -> Json:
+    """Return one event of a stream: a chunk as JSON, at the end of a broken stream an error, and `[DONE]` after a whole one."""
+    told = {"anyOf": [_ref(chunk), _ref("ErrorBody")]}
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": told}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}},
     }
 
 
