@@ -13,10 +13,12 @@ imported_vllm()
 
 from vllm.v1.kv_offload.base import (  # noqa: E402 - after the switches that vLLM reads when it is imported
     LookupResult,
+    Medium,
     make_offload_key,
 )
 from vllm.v1.kv_offload.config import OffloadingGroupConfig  # noqa: E402
 
+from services.engine.adapters import kv_tier  # noqa: E402
 from tests.support.kv_tiers_rig import VALUE, KvRig, kv_rig, names_in_memory, weights, wholly  # noqa: E402
 
 SLOTS = 8
@@ -119,6 +121,42 @@ def test_a_prefix_that_one_engine_saved_is_loaded_by_another(model, store):
         assert 2 == other.look_until_known(asked)
         other.load(asked, 7, 8)
         assert [wholly(10), wholly(20)] == [other.read(7), other.read(8)]
+
+
+def told_of_disk(rig: KvRig) -> list[tuple[bool, int]]:
+    """Return what the tiers tell of the disk: whether blocks are gone, and how many."""
+    events = list(rig.manager.take_events())
+    return [(each.removed, len(each.keys)) for each in events if each.medium is Medium.STORAGE]
+
+
+def test_what_is_on_disk_is_told_whoever_saved_it_and_again_when_it_is_gone(
+    model, store, monkeypatch
+):
+    monkeypatch.setattr(kv_tier, "SETTLED_S", 0.0)
+    with kv_rig(model, settings(store)) as one, kv_rig(model, settings(store)) as other:
+        saved(one.connected(), store, "a", "b")
+        other.until(lambda: len(other.tier._keys) == 2)
+
+        assert [(False, 2)] == told_of_disk(one)
+        assert [] == told_of_disk(one)
+        assert [] == told_of_disk(other)  # nobody asked for them there
+        asked = other.begin("a", "b", "c")
+        assert [(False, 2)] == told_of_disk(other)
+
+        store.lose(store.hellos[0].namespace, asked.keys[:1])
+        one.until(lambda: len(one.tier._keys) == 1)
+        assert [(True, 1)] == told_of_disk(one)
+
+
+def test_of_a_store_that_is_away_nothing_is_told(model, store, monkeypatch):
+    monkeypatch.setattr(kv_tier, "SETTLED_S", 0.0)
+    with kv_rig(model, settings(store)) as rig:
+        saved(rig.connected(), store, "a")
+        assert [(False, 1)] == told_of_disk(rig)
+        store.close()
+        rig.until(lambda: rig.tier._client is None)
+
+        assert [] == told_of_disk(rig)
 
 
 def test_engines_of_other_weights_share_nothing(model, tmp_path, store):

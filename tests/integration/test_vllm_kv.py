@@ -19,7 +19,9 @@ from typing import NamedTuple
 import pytest
 
 from services.engine.settings import KvSettings
-from shared.messages import ENGINE_STAGES, Stage, TokensPrompt
+from services.engine.steps.step import Step
+from shared.messages import ENGINE_STAGES, WARM_L3, Stage, TokensPrompt
+from shared.prefixes import unpacked
 from tests.support.engine_rig import EngineRig, job_of, started
 from tests.support.kv_store_process import KvStoreProcess
 from tests.support.vllm_rig import imported_vllm, settings_of
@@ -153,6 +155,25 @@ def test_blocks_that_others_pushed_out_of_pool_and_host_memory_come_back_from_di
     assert (first.text, CACHED) == again[:2]
     assert again.disk > 0
     assert again.kv_load_us > 0
+
+
+def test_steps_tell_which_blocks_of_prompts_are_on_disk(rig):
+    on_disk, of_prompts = set(), set()
+
+    def listen(step: Step) -> None:
+        for moved in step.blocks.moved if step.blocks else ():
+            if moved.tier == WARM_L3 and moved.is_there:
+                on_disk.update(unpacked(moved.hashes))
+        for prompt in step.blocks.prompts if step.blocks else ():
+            of_prompts.update(unpacked(prompt.hashes))
+
+    rig.engine.book.listeners.append(listen)
+    try:
+        prompt, _ = computed(rig)
+        ask(rig, prompt)
+    finally:
+        rig.engine.book.listeners.remove(listen)
+    assert CACHED // BLOCK == len(on_disk & of_prompts)
 
 
 def test_another_engine_loads_what_this_one_computed(rig, store, smollm2):

@@ -17,6 +17,8 @@ from vllm.platforms import current_platform
 from services.engine.adapters import kv_connector, kv_region, kv_spec
 from services.engine.ports import EngineFailedError
 from services.engine.settings import KvSettings
+from shared.boot import boot_id
+from shared.kv import namespace
 
 TIER = "StoreTier"
 TIER_MODULE = "services.engine.adapters.kv_tier"
@@ -37,6 +39,11 @@ def check(kv: KvSettings) -> None:
     for name in ("host_bytes", "min_tokens", "seen_blocks"):
         if getattr(kv, name) < 0:
             raise EngineFailedError(f"kv.{name} must not be below 0")
+
+
+def store_name(kv: KvSettings) -> str:
+    """Return what gateways call the store: the same for all engines that reach it at the same place of the same host."""
+    return namespace.digest({"boot": boot_id(), "socket": kv.store}) if kv.store else ""
 
 
 def transfer_args(kv: KvSettings) -> dict[str, Any]:

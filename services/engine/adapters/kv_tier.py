@@ -15,6 +15,7 @@ from typing_extensions import override
 from vllm.v1.kv_offload.base import (
     LookupResult,
     Medium,
+    OffloadingEvent,
     OffloadingSpec,
     OffloadKey,
     OffloadPolicy,
@@ -30,6 +31,7 @@ from services.engine.adapters.kv_namespace import fields_of
 from services.engine.adapters.kv_primary import HostTier
 from services.engine.kv.admission import Admission, Interest
 from services.engine.kv.jobs import Jobs, Patience, Settled
+from services.engine.kv.on_disk import OnDisk
 from services.engine.settings import KvSettings
 from services.engine.steps.step import KvMoves
 from shared import logs
@@ -39,6 +41,8 @@ from shared.kv.protocol import KEYS_A_PACKET, VERSION, Hello
 
 LOADS_A_KEY = 2
 """How often, on average, the values of one request are loaded for it: others may push them out of L2 before it has used them."""
+SETTLED_S = 2.0
+"""How long after connecting the store may still be telling what it has."""
 POLL_S = 0.01
 """Time between two looks at jobs that are waited for."""
 
@@ -101,6 +105,8 @@ class StoreTier(SecondaryTierManager):
         self._left: dict[int, Client] = {}
         """Connections that have ended and may still touch slots, by era."""
         self._moves = KvMoves()
+        self._on_disk = OnDisk()
+        self._connected_at = 0.0
 
     @override
     def __repr__(self) -> str:
@@ -156,6 +162,7 @@ class StoreTier(SecondaryTierManager):
         """Have blocks that are in a faster tier offered again where they should be on disk and are not."""
         asking = self._expected.pop(req_context.req_id, None) or Asking(Interest(), ())
         self._asking[req_context.req_id] = asking
+        self._on_disk.there(key for key in asking.keys if key in self._keys)
         is_worth_it = asking.interest.seen_tokens or self._admission.is_long(
             asking.interest.prompt_tokens
         )
@@ -288,9 +295,22 @@ class StoreTier(SecondaryTierManager):
         if self._client is None and self._link is not None:
             self._client = self._link.take()
             self._era += self._client is not None
+            self._connected_at = time.monotonic()
         self._moves.given_up += self.jobs.give_up_overdue(time.monotonic())
         if free := self.jobs.take_free():
             self._host.give_back(free)
+
+    @override
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Tell which blocks came to the disk and which are gone; of a store that is away nothing is known."""
+        client = self._client
+        if client is not None and time.monotonic() > self._connected_at + SETTLED_S:
+            self._on_disk.look(client.keys)
+        for keys, is_gone in zip(self._on_disk.take(), (False, True), strict=True):
+            if keys:
+                yield OffloadingEvent(
+                    keys=list(map(OffloadKey, keys)), medium=self.medium, removed=is_gone
+                )
 
     def _take_done(self, client: Client) -> None:
         for done in client.poll():
@@ -306,6 +326,7 @@ class StoreTier(SecondaryTierManager):
     def _result(self, settled: Settled) -> JobResult:
         size = len(settled.kept) * self.block_size_bytes
         lost = len(settled.missing) * self.block_size_bytes
+        self._on_disk.there(settled.kept)
         if settled.is_load:
             self._moves.from_disk += size
             self._moves.failed += lost

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import vllm
@@ -29,16 +28,16 @@ from services.engine.adapters.render_pool import RenderPool
 from services.engine.adapters.token_bytes import TokenBytes
 from services.engine.adapters.vllm_grammar import is_tried, key_of, load_compile, setup_of
 from services.engine.adapters.vllm_launch import NO_TIERS, start_async_llm
+from services.engine.adapters.vllm_limits import limits_of
 from services.engine.adapters.vllm_load import StepStats, block_bytes_of, load_of
 from services.engine.adapters.vllm_outputs import Answer, ChoiceOutput
 from services.engine.adapters.vllm_prompts import Prompts
 from services.engine.adapters.vllm_resume import behind, catch_up, check_prior
 from services.engine.adapters.vllm_sampling import Abilities, params_of, refusal_of, room, seed_of
 from services.engine.adapters.vllm_shape import Shape, shape_of
-from services.engine.adapters.vllm_steps import OURS, step_gate
+from services.engine.adapters.vllm_steps import step_gate
 from services.engine.adapters.vllm_tools import ToolParser
 from services.engine.adapters.vllm_version import check_version
-from services.engine.adapters.vllm_warmth import tells_blocks
 from services.engine.ports import EngineFailedError, Job, Limits, Load, RefusedError, Sink
 from services.engine.settings import KvSettings, VllmSettings
 from services.engine.stepbook import StepBook
@@ -175,7 +174,9 @@ class VllmEngine:
         self._stats = StepStats(self._gate)
         self._stats.attach(llm)
         self._abilities = Abilities(
-            limits=_limits(self._settings, config, block_bytes=await block_bytes_of(llm)),
+            limits=limits_of(
+                self._settings, config, self._kv, block_bytes=await block_bytes_of(llm)
+            ),
             vocab_size=config.model_config.get_vocab_size(),
             max_logprobs=_max_logprobs(config.model_config),
             defaults=config.model_config.get_diff_sampling_param(),
@@ -339,22 +340,6 @@ class VllmEngine:
         self._death.set_result(reason)
         for answer in list(self._answers.values()):
             answer.fail(reason)
-
-
-def _limits(settings: VllmSettings, config: Any, *, block_bytes: int) -> Limits:
-    return Limits(
-        backend="vllm",
-        model=settings.served_name or Path(settings.model).name,
-        version=vllm.__version__,
-        max_model_len=config.model_config.max_model_len,
-        max_streams=config.scheduler_config.max_num_seqs,
-        # One block of the pool is vLLM's own.
-        total_blocks=config.cache_config.num_gpu_blocks - 1,
-        block_tokens=config.cache_config.block_size,
-        block_bytes=block_bytes,
-        resumes=True,
-        tells_blocks=tells_blocks(config) and config.scheduler_config.scheduler_cls in OURS,
-    )
 
 
 def _max_logprobs(model_config: Any) -> int:
