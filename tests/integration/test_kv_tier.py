@@ -18,7 +18,6 @@ from vllm.v1.kv_offload.base import (  # noqa: E402 - after the switches that vL
 )
 from vllm.v1.kv_offload.config import OffloadingGroupConfig  # noqa: E402
 
-from services.engine.adapters import kv_tier  # noqa: E402
 from tests.support.kv_tiers_rig import VALUE, KvRig, kv_rig, names_in_memory, weights, wholly  # noqa: E402
 
 SLOTS = 8
@@ -129,11 +128,9 @@ def told_of_disk(rig: KvRig) -> list[tuple[bool, int]]:
     return [(each.removed, len(each.keys)) for each in events if each.medium is Medium.STORAGE]
 
 
-def test_what_is_on_disk_is_told_whoever_saved_it_and_again_when_it_is_gone(
-    model, store, monkeypatch
-):
-    monkeypatch.setattr(kv_tier, "SETTLED_S", 0.0)
+def test_what_is_on_disk_is_told_whoever_saved_it_and_again_when_it_is_gone(model, store):
     with kv_rig(model, settings(store)) as one, kv_rig(model, settings(store)) as other:
+        one.tier.settled_s = other.tier.settled_s = 0.0
         saved(one.connected(), store, "a", "b")
         other.until(lambda: len(other.tier._keys) == 2)
 
@@ -148,9 +145,9 @@ def test_what_is_on_disk_is_told_whoever_saved_it_and_again_when_it_is_gone(
         assert [(True, 1)] == told_of_disk(one)
 
 
-def test_of_a_store_that_is_away_nothing_is_told(model, store, monkeypatch):
-    monkeypatch.setattr(kv_tier, "SETTLED_S", 0.0)
+def test_of_a_store_that_is_away_nothing_is_told(model, store):
     with kv_rig(model, settings(store)) as rig:
+        rig.tier.settled_s = 0.0
         saved(rig.connected(), store, "a")
         assert [(False, 1)] == told_of_disk(rig)
         store.close()

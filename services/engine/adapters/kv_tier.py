@@ -107,6 +107,7 @@ class StoreTier(SecondaryTierManager):
         self._moves = KvMoves()
         self._on_disk = OnDisk()
         self._connected_at = 0.0
+        self.settled_s = SETTLED_S
 
     @override
     def __repr__(self) -> str:
@@ -304,7 +305,7 @@ class StoreTier(SecondaryTierManager):
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Tell which blocks came to the disk and which are gone; of a store that is away nothing is known."""
         client = self._client
-        if client is not None and time.monotonic() > self._connected_at + SETTLED_S:
+        if client is not None and time.monotonic() > self._connected_at + self.settled_s:
             self._on_disk.look(client.keys)
         for keys, is_gone in zip(self._on_disk.take(), (False, True), strict=True):
             if keys:
