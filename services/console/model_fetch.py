@@ -93,6 +93,13 @@ async def find_or_fetch(
     return await asyncio.to_thread(resolve, name_or_path, models)
 
 
+def check_servable(name_or_path: str, models: Path) -> None:
+    """Raise `UserError` where neither is a model there nor can it be made: cheap, to be asked before anything is started."""
+    recipe = RECIPES.get(name_or_path)
+    if recipe is None or not _is_wanted(models / name_or_path, recipe):
+        resolve(name_or_path, models)
+
+
 async def fetch(name: str, models: Path, *, env: Mapping[str, str], progress: Progress) -> Model:
     """Make the model `name` in the folder `models`, or return it where it is whole. Raises `UserError`. A second call changes nothing."""
     recipe = RECIPES.get(name)

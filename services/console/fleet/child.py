@@ -102,11 +102,19 @@ class ExecLauncher:
         return ExecChild(process)
 
 
-def log_tail(log: Path, *, lines: int = 12) -> str:
-    """Return the last lines of a log, or an empty text where there is none."""
+def log_size(log: Path) -> int:
+    """Return where the next output of a process will begin in its log."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def log_tail(log: Path, *, since: int = 0, lines: int = 12) -> str:
+    """Return the last lines of a log from `since` on, or an empty text where there are none."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+            file.seek(max(since, log.stat().st_size - LOG_TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 from services.console import output
+from services.console.fleet import host
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import UpOptions
 from services.console.fleet.up import FindModel, Model, Up
-from services.console.model_fetch import find_or_fetch
+from services.console.model_fetch import check_servable, find_or_fetch
 from services.console.settings import ConsoleSettings
 from shared.errors import UserError
 
@@ -42,6 +43,13 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         start_timeout_s=options.start_timeout,
         drain_s=options.drain,
     )
+    if wanted.backend == "vllm":
+        check_servable(wanted.model, settings.models)
+    for file, option, hint in (
+        (wanted.api_keys, "--api-keys", "`headrace key new NAME --file FILE` makes one"),
+        (wanted.trace_policies, "--trace-policies", "docs/how-to/tracing.md shows one"),
+    ):
+        host.check_file(file, option=option, hint=hint)
     platform = Up(
         wanted,
         instance=Instance(settings.platform_folder(options.name)),

@@ -64,6 +64,17 @@ def free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
+def check_file(path: str, *, option: str, hint: str) -> None:
+    """Raise `UserError` where an option names a file that cannot be read; an empty path is none."""
+    if not path:
+        return
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise UserError(f"{option} {path} cannot be read: {error.strerror}", hint=hint) from error
+
+
 def check_disk(folder: Path) -> None:
     """Raise `UserError` where the disk of `folder` is as good as full."""
     free = shutil.disk_usage(folder).free

@@ -98,6 +98,19 @@ class FleetWatch:
         """How many engines serve."""
         return sum(kept.ready for kept in self._engines.values())
 
+    def what_lacks(self) -> str:
+        """Say what a platform that is not ready waits for, with the last words of the first that does not serve."""
+        waits = [
+            (name, kept)
+            for name, kept in (*self._engines.items(), *(("tracer", one) for one in self._tracers))
+            if not kept.ready
+        ]
+        if not waits:
+            return f"{len(self._gateways)} of {self._gateways_wanted} gateways see all engines"
+        first = waits[0][1].last_words() or "(nothing)"
+        names = ", ".join(name for name, _ in waits)
+        return f"not serving: {names}; the end of the log of {waits[0][0]}:\n{first}"
+
     async def all_ready(self) -> None:
         """Return when every engine has been seen ready at the same time and by all gateways, and the tracer listens."""
         await self._all_ready.wait()

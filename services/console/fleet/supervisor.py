@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from typing_extensions import override
 
-from services.console.fleet.child import Child, Launcher, log_tail
+from services.console.fleet.child import Child, Launcher, log_size, log_tail
 from services.console.fleet.restart import Again, GiveUp, Record, after_exit
 from shared.errors import UserError
 
@@ -52,6 +52,8 @@ class Kept:
         self._on_death = on_death
         self._stopped = asyncio.Event()
         self._record = Record()
+        self._log_from = 0
+        """Where the log of this life begins: what others before it said explains nothing."""
 
     @override
     def __repr__(self) -> str:
@@ -63,6 +65,7 @@ class Kept:
         clock = asyncio.get_running_loop().time
         while not self._stopped.is_set():
             born_s = clock()
+            self._log_from = log_size(self.launcher.log)
             self.child = await self.launcher.start()
             code = await self.child.wait()
             if self._stopped.is_set():
@@ -79,7 +82,7 @@ class Kept:
             case GiveUp(failures):
                 raise UserError(
                     f"{name} ended {failures} times before it was ready ({_exit_text(code)}); the end of its log:\n"
-                    f"{log_tail(self.launcher.log)}",
+                    f"{self.last_words()}",
                     hint=f"the whole log: {self.launcher.log}",
                 )
             case Again(delay_s, record):
@@ -88,6 +91,16 @@ class Kept:
                 self.ready = False
                 self.restarts += 1
                 await asyncio.sleep(delay_s)
+
+    def last_words(self) -> str:
+        """Return the end of what its present life, or the last one, wrote into the log."""
+        return log_tail(self.launcher.log, since=self._log_from)
+
+    def kill(self) -> None:
+        """End it at once and for good; `stop` then only waits."""
+        self._stopped.set()
+        if self.child is not None:
+            self.child.signal(signal.SIGKILL)
 
     async def stop(self) -> None:
         """Ask it to end, wait as long as it may drain, then end it. A second call changes nothing."""

@@ -107,8 +107,7 @@ class Up:
         if stop.is_set():
             output.note("ending at once")
             for kept in self._supervisor.kept:
-                if kept.child is not None:
-                    kept.child.signal(signal.SIGKILL)
+                kept.kill()
         stop.set()
 
     def _check(self) -> None:
@@ -192,7 +191,7 @@ class Up:
                 await gateway_ready(self.url)
         except TimeoutError as error:
             raise UserError(
-                f"not ready within {options.start_timeout_s:.0f} s: {watch.ready_count} of {len(engines)} engines serve",
+                f"not ready within {options.start_timeout_s:.0f} s: {watch.what_lacks()}",
                 hint=f"look into {self._instance.logs}, or raise --start-timeout",
             ) from error
         finally:
