@@ -32,9 +32,9 @@ def jobs() -> list[Job]:
         size = 500 if number % 4 == 0 else 40
         tail = [draw.randrange(1000, 40_000) for _ in range(size)]
         tokens = [*(head if number % 3 == 0 else []), *tail]
-        job = job_of(
-            TokensPrompt(token_ids=tokens), temperature=0.0, max_tokens=TOKENS, ignore_eos=True
-        )
+        # A draw after a chunk that is not the last one of its prompt must not count.
+        chosen = {"temperature": 0.0} if number % 2 else {"temperature": 1.0, "seed": number}
+        job = job_of(TokensPrompt(token_ids=tokens), max_tokens=TOKENS, ignore_eos=True, **chosen)
         made.append(job)
     return made
 

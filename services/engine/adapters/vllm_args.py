@@ -25,6 +25,8 @@ TIERED_BLOCK = 32
 """Tokens in a block on the CPU platform where blocks come from lower tiers: the smallest that its attention takes. What a prefix has beyond
 its last whole block is computed again, and a prompt of 7,000 tokens is computed as quickly as with vLLM's own choice of 128."""
 _EXECUTOR = "distributed_executor_backend"
+CPU_WORKER = "services.engine.adapters.vllm_cpu_worker.SeededCpuWorker"
+"""By its name only: it imports vLLM's code for the CPU, which is not in every build."""
 
 
 class _ModelConfig(msgspec.Struct):
@@ -96,7 +98,10 @@ def engine_args(settings: VllmSettings, kv: KvSettings) -> AsyncEngineArgs:
 
 def _cpu_defaults(settings: VllmSettings, kv: KvSettings) -> dict[str, Any]:
     """Return what holds on the CPU platform only; elsewhere vLLM sizes its pool by the device's memory."""
-    defaults: dict[str, Any] = {"kv_cache_memory_bytes": settings.kv_cache_bytes}
+    defaults: dict[str, Any] = {
+        "kv_cache_memory_bytes": settings.kv_cache_bytes,
+        "worker_cls": CPU_WORKER,
+    }
     if kv.host_bytes:
         defaults["block_size"] = TIERED_BLOCK
     if settings.enforce_eager is None:
