@@ -188,7 +188,7 @@ async def observe(address: BusAddress) -> Picture:
         tracers[beat.tracer] = cleaned(beat)
 
     def on_store(beat: KvStoreHeartbeat) -> None:
-        stores[beat.store] = beat
+        stores[beat.store] = cleaned(beat)
 
     async def listen(bus: NatsBus) -> None:
         await bus.subscribe(EngineHeartbeat, on_engine)

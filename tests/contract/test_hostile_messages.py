@@ -35,6 +35,7 @@ from shared.ids import GatewayId
 from shared.messages import (
     EngineHeartbeat,
     GatewayHeartbeat,
+    KvStoreHeartbeat,
     LedgerBatch,
     Message,
     StageBatch,
@@ -151,8 +152,8 @@ def test_the_console_shows_requests_line_by_line_and_without_escapes(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_console_shows_who_beats_line_by_line_and_without_escapes(seed):
     pulse = Pulse(0.0)
-    engines, gateways, tracers = [], [], []
-    kinds = (EngineHeartbeat, GatewayHeartbeat, TracerHeartbeat, StageBatch)
+    engines, gateways, tracers, stores = [], [], [], []
+    kinds = (EngineHeartbeat, GatewayHeartbeat, TracerHeartbeat, KvStoreHeartbeat, StageBatch)
     for message in messages(seed, *kinds):
         match message:
             case EngineHeartbeat():
@@ -164,6 +165,8 @@ def test_the_console_shows_who_beats_line_by_line_and_without_escapes(seed):
             case TracerHeartbeat():
                 pulse.hear_tracer(message, 1.0)
                 tracers.append(status.tracer_line(cleaned(message)))
+            case KvStoreHeartbeat():
+                stores.append(status.kv_store_line(cleaned(message)))
             case StageBatch():
                 pulse.hear_steps(message, 1.0)
 
@@ -172,8 +175,9 @@ def test_the_console_shows_who_beats_line_by_line_and_without_escapes(seed):
     lines = len(now.engines) + len(now.gateways) + len(now.tracers)
     assert_plain(shown)
     assert len(shown.split("\n")) <= lines + 2 * len(now.services) + 12, "a name broke a line"
-    listed = status.table(status.Picture(engines, gateways, tracers))
-    assert len(listed.split("\n")) == len(engines) + len(gateways) + len(tracers) + 5
+    listed = status.table(status.Picture(engines, gateways, tracers, stores))
+    heard = len(engines) + len(gateways) + len(tracers) + len(stores)
+    assert len(listed.split("\n")) == heard + 5 + 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)

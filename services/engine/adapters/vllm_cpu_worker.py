@@ -57,5 +57,6 @@ class SeededCpuWorker(CPUWorker):
     @override
     def init_device(self) -> None:
         super().init_device()
+        self.model_runner: CPUModelRunner
         if type(self.model_runner) is CPUModelRunner:
             self.model_runner = SeededRunner(self.vllm_config, torch.device("cpu"))
