@@ -14,7 +14,7 @@ def test_a_file_that_an_option_names_must_be_readable(tmp_path):
     host.check_file("", option="--api-keys", hint="")
     (tmp_path / "keys").write_text("")
     host.check_file(str(tmp_path / "keys"), option="--api-keys", hint="")
-    with pytest.raises(UserError, match="--api-keys .*absent cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"--api-keys .*absent cannot be read: No such file"):
         host.check_file(str(tmp_path / "absent"), option="--api-keys", hint="make one")
 
 
