@@ -18,6 +18,16 @@ SPACE_HEAD = (
 )
 
 
+IDENTIFYING = ("model", "dtype", "vllm", "isa", "tp_size", "value_bytes")
+"""What tells one namespace from another at a glance; `--json` has all that it is made of."""
+MOST_CHARS = 20
+
+
+def short(text: str) -> str:
+    """Return the beginning of a long word."""
+    return text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
+
+
 def stats(told: KvStats) -> str:
     """Return all of one store."""
     beat = told.beat
@@ -53,7 +63,7 @@ def _mirror(one: MirrorPicture) -> str:
 
 def _space(one: KvNamespace) -> str:
     between = f"{age(one.newest_s)} – {age(one.oldest_s)}"
-    told = ", ".join(f"{key} {value}" for key, value in sorted(one.told.items()))
+    told = ", ".join(f"{key} {short(one.told[key])}" for key in IDENTIFYING if one.told.get(key))
     return (
         f"  {one.namespace:<34}{one.values:>10}{in_bytes(one.value_bytes):>10}{in_bytes(one.used_bytes):>12}"
         f"{one.engines:>9}{between:>18}  {told}"
