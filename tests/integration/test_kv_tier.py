@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from services.engine.settings import KvSettings
 from tests.support.kv_store_process import KvStoreProcess
 from tests.support.memory_store import MemoryStore
 from tests.support.vllm_rig import imported_vllm
@@ -18,10 +17,15 @@ from vllm.v1.kv_offload.base import (  # noqa: E402 - after the switches that vL
 )
 from vllm.v1.kv_offload.config import OffloadingGroupConfig  # noqa: E402
 
-from tests.support.kv_tiers_rig import VALUE, KvRig, kv_rig, names_in_memory, weights, wholly  # noqa: E402
-
-SLOTS = 8
-LOAD_S = 0.2
+from tests.support.kv_tiers_rig import (  # noqa: E402
+    KvRig,
+    kv_rig,
+    names_in_memory,
+    saved,
+    settings,
+    weights,
+    wholly,
+)
 
 
 @pytest.fixture
@@ -35,36 +39,6 @@ def store(tmp_path):
     yield made
     made.answers.set()
     made.close()
-
-
-def settings(store: MemoryStore | KvStoreProcess | None = None, **changes) -> KvSettings:
-    made = {
-        "host_bytes": SLOTS * VALUE,
-        "store": "" if store is None else str(store.path),
-        "min_tokens": 0,
-        "load_s": LOAD_S,
-        "drain_s": 0.2,
-        "load_share": 1.0,
-        "save_share": 1.0,
-    }
-    return KvSettings(**(made | changes))
-
-
-def saved(rig: KvRig, store: MemoryStore, *names: str) -> None:
-    """Have an engine compute blocks and save them; the first holds 10, the second 20 and so on."""
-    asked = rig.begin(*names)
-    for place in range(len(names)):
-        rig.write(place, 10 * (place + 1))
-    assert rig.store(asked, *range(len(names)))
-    rig.until(lambda: rig.tier.jobs.is_idle and not rig.manager.has_pending_work())
-    rig.finish(asked)
-    assert set(asked.keys) <= set().union(*store.values.values())
-
-
-def emptied(rig: KvRig) -> None:
-    """Have L2 forget what it holds, as a restart would."""
-    rig.manager.reset_cache()
-    rig.until(lambda: bool(rig.tier._keys))
 
 
 # --- L2

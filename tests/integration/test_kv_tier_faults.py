@@ -6,9 +6,7 @@ import time
 
 import pytest
 
-from services.engine.settings import KvSettings
 from services.engine.steps.step import KvMoves
-from tests.support.kv_store_process import KvStoreProcess
 from tests.support.memory_store import MemoryStore
 from tests.support.vllm_rig import imported_vllm
 
@@ -18,10 +16,17 @@ from vllm.v1.kv_offload.base import (  # noqa: E402 - after the switches that vL
     LookupResult,
 )
 
-from tests.support.kv_tiers_rig import VALUE, KvRig, kv_rig, weights, wholly  # noqa: E402
-
-SLOTS = 8
-LOAD_S = 0.2
+from tests.support.kv_tiers_rig import (  # noqa: E402
+    LOAD_S,
+    SLOTS,
+    VALUE,
+    emptied,
+    kv_rig,
+    saved,
+    settings,
+    weights,
+    wholly,
+)
 
 
 @pytest.fixture
@@ -35,36 +40,6 @@ def store(tmp_path):
     yield made
     made.answers.set()
     made.close()
-
-
-def settings(store: MemoryStore | KvStoreProcess | None = None, **changes) -> KvSettings:
-    made = {
-        "host_bytes": SLOTS * VALUE,
-        "store": "" if store is None else str(store.path),
-        "min_tokens": 0,
-        "load_s": LOAD_S,
-        "drain_s": 0.2,
-        "load_share": 1.0,
-        "save_share": 1.0,
-    }
-    return KvSettings(**(made | changes))
-
-
-def saved(rig: KvRig, store: MemoryStore, *names: str) -> None:
-    """Have an engine compute blocks and save them; the first holds 10, the second 20 and so on."""
-    asked = rig.begin(*names)
-    for place in range(len(names)):
-        rig.write(place, 10 * (place + 1))
-    assert rig.store(asked, *range(len(names)))
-    rig.until(lambda: rig.tier.jobs.is_idle and not rig.manager.has_pending_work())
-    rig.finish(asked)
-    assert set(asked.keys) <= set().union(*store.values.values())
-
-
-def emptied(rig: KvRig) -> None:
-    """Have L2 forget what it holds, as a restart would."""
-    rig.manager.reset_cache()
-    rig.until(lambda: bool(rig.tier._keys))
 
 
 # --- a store that misbehaves

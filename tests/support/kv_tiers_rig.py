@@ -35,6 +35,8 @@ from services.engine.adapters.kv_mover import HostMover
 from services.engine.adapters.kv_spec import HeadraceTiersSpec
 from services.engine.adapters.kv_tier import StoreTier
 from services.engine.settings import KvSettings
+from tests.support.kv_store_process import KvStoreProcess
+from tests.support.memory_store import MemoryStore
 
 BLOCK_TOKENS = 16
 LAYERS = 3
@@ -44,6 +46,8 @@ VALUE = LAYERS * PAGE
 POOL = 32
 """Blocks of the pool."""
 PATIENT_S = 10.0
+SLOTS = 8
+LOAD_S = 0.2
 
 
 def weights(folder: Path, content: bytes = b"weights") -> Path:
@@ -239,3 +243,33 @@ def wholly(value: int) -> set[tuple[int, ...]]:
 def names_in_memory() -> list[str]:
     """Return the files that engines have left or have under way."""
     return [path.name for path in kv_region.FOLDER.glob("vllm_offload_headrace-*")]
+
+
+def settings(store: MemoryStore | KvStoreProcess | None = None, **changes) -> KvSettings:
+    made = {
+        "host_bytes": SLOTS * VALUE,
+        "store": "" if store is None else str(store.path),
+        "min_tokens": 0,
+        "load_s": LOAD_S,
+        "drain_s": 0.2,
+        "load_share": 1.0,
+        "save_share": 1.0,
+    }
+    return KvSettings(**(made | changes))
+
+
+def saved(rig: KvRig, store: MemoryStore, *names: str) -> None:
+    """Have an engine compute blocks and save them; the first holds 10, the second 20 and so on."""
+    asked = rig.begin(*names)
+    for place in range(len(names)):
+        rig.write(place, 10 * (place + 1))
+    assert rig.store(asked, *range(len(names)))
+    rig.until(lambda: rig.tier.jobs.is_idle and not rig.manager.has_pending_work())
+    rig.finish(asked)
+    assert set(asked.keys) <= set().union(*store.values.values())
+
+
+def emptied(rig: KvRig) -> None:
+    """Have L2 forget what it holds, as a restart would."""
+    rig.manager.reset_cache()
+    rig.until(lambda: bool(rig.tier._keys))
