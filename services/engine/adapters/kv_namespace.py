@@ -16,7 +16,7 @@ FORMAT = "1"
 def fields_of(
     config: OffloadingConfig, told: Mapping[str, str], *, value_bytes: int
 ) -> dict[str, str]:
-    """Return the fields. Reads the model's files: tenths of a second. Raises `OSError`, `ValueError`."""
+    """Return the fields. Reads all of the model's files, which takes as long as the disk needs. Raises `OSError`, `ValueError`."""
     parallel = config.parallel
     shape = {
         name: str(getattr(parallel, name))
