@@ -79,15 +79,17 @@ def _children() -> dict[int, str]:
     found = {}
     for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
         with suppress(OSError):
+            folder = Path(f"/proc/{pid}")
             command = (
-                Path(f"/proc/{pid}/cmdline")
-                .read_bytes()
-                .replace(b"\0", b" ")
-                .decode(errors="replace")
+                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             )
-            # Empty: a zombie, or a kernel's moment between fork and exec that ends by itself.
-            if command and "multiprocessing.resource_tracker" not in command:
-                found[int(pid)] = command
+            # Within an exec a process has no command line, as a zombie has none: its state tells them apart.
+            name, _, after_name = (folder / "stat").read_text().rpartition(")")
+            if (
+                after_name.split()[0] not in "ZX"
+                and "multiprocessing.resource_tracker" not in command
+            ):
+                found[int(pid)] = command or name
     return found
 
 

@@ -93,7 +93,7 @@ class Refused(Message, tag="engine.refused.v1", frozen=True, kw_only=True):
     """For people; says what to change, with the numbers."""
     param: str | None = None
     """Name of the OpenAI field at fault."""
-    retry_after_s: float | None = None
+    retry_after_s: Seconds | None = None
 
 
 class Cancel(Message, tag="gateway.cancel.v1", frozen=True, kw_only=True):

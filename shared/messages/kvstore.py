@@ -3,63 +3,63 @@
 from __future__ import annotations
 
 from shared.ids import KvStoreId
-from shared.messages.parts import Message, Value
+from shared.messages.parts import Count, Figure, Message, Seconds, Short, Value
 
 
 class MirrorPicture(Value, frozen=True, kw_only=True):
     """One mirror: a folder on a disk."""
 
     folder: str
-    state: str
+    state: Short
     """`healthy`, `rebuilding` (serves, and gets what it lacks), `opening`, `ending`, `stuck` (waits for its disk, killed), `down`."""
     serves: bool
     read_only: bool = False
     """It reads and takes nothing: its disk is full or was made read-only."""
-    trouble: str = ""
+    trouble: Short = ""
     """Why it is not, or was last not, in order: `full`, `io`, `stalled`, `crashed`, `damaged`, `vanished`, `read_only`, `killed`."""
     reason: str = ""
-    drops: int = 0
+    drops: Count = 0
     """Times it was taken out of service since the store's start."""
-    drop_s: float = 0.0
+    drop_s: Seconds = 0.0
     """How long the last one took."""
-    values: int = 0
-    file_bytes: int = 0
-    free_bytes: int = 0
+    values: Count = 0
+    file_bytes: Count = 0
+    free_bytes: Count = 0
     """What its disk has left."""
-    read_bytes_per_s: float = 0.0
+    read_bytes_per_s: Figure = 0.0
     """Measured, smoothed; 0: not yet."""
-    write_bytes_per_s: float = 0.0
+    write_bytes_per_s: Figure = 0.0
 
 
 class KvStoreHeartbeat(Message, tag="kvstore.heartbeat.v1", frozen=True, kw_only=True):
     """A store is alive: each 500 ms, and when a mirror comes or goes. Counts are since its start."""
 
     store: KvStoreId
-    beat: int
-    host: str = ""
-    name: str = ""
+    beat: Count
+    host: Short = ""
+    name: Short = ""
     mirrors: list[MirrorPicture] = []
-    values: int = 0
-    used_bytes: int = 0
-    budget_bytes: int = 0
+    values: Count = 0
+    used_bytes: Count = 0
+    budget_bytes: Count = 0
     """What values may take on each disk."""
-    hits: int = 0
+    hits: Count = 0
     """Values loaded."""
-    misses: int = 0
+    misses: Count = 0
     """Values asked for and not loaded, whatever the reason."""
-    saves: int = 0
+    saves: Count = 0
     """Values kept, or there already."""
-    unsaved: int = 0
+    unsaved: Count = 0
     """Values that were to be kept and were not."""
-    evicted: int = 0
-    corrupt: int = 0
+    evicted: Count = 0
+    corrupt: Count = 0
     """Values that did not check out, and were deleted."""
-    loaded_bytes: int = 0
-    saved_bytes: int = 0
-    engines: int = 0
-    waiting_loads: int = 0
+    loaded_bytes: Count = 0
+    saved_bytes: Count = 0
+    engines: Count = 0
+    waiting_loads: Count = 0
     """Parts of loads that wait for a mirror."""
-    waiting_saves: int = 0
+    waiting_saves: Count = 0
     url: str = ""
     """Its metrics page."""
 
@@ -71,9 +71,9 @@ class KvMirrorNews(Message, tag="kvstore.mirror.v1", frozen=True, kw_only=True):
     """
 
     store: KvStoreId
-    host: str
+    host: Short
     mirror: MirrorPicture
-    unix_s: float
+    unix_s: Seconds
 
 
 class KvStatsQuery(Message, tag="console.kv_stats.v1", frozen=True, kw_only=True):
@@ -88,14 +88,14 @@ class KvNamespace(Value, frozen=True, kw_only=True):
     namespace: str
     told: dict[str, str] = {}
     """What decides about their bytes: model, dtype, layout and so on, as an engine told it."""
-    value_bytes: int
-    values: int
-    used_bytes: int
-    engines: int = 0
+    value_bytes: Count
+    values: Count
+    used_bytes: Count
+    engines: Count = 0
     """Engines connected with it."""
-    newest_s: float = 0.0
+    newest_s: Seconds = 0.0
     """Age of the last use of the newest value."""
-    oldest_s: float = 0.0
+    oldest_s: Seconds = 0.0
 
 
 class KvStats(Message, tag="kvstore.stats.v1", frozen=True, kw_only=True):
@@ -110,25 +110,25 @@ class KvListQuery(Message, tag="console.kv_list.v1", frozen=True, kw_only=True):
 
     store: KvStoreId
     namespace: str
-    offset: int = 0
-    limit: int = 100
+    offset: Count = 0
+    limit: Count = 100
 
 
 class KvValue(Value, frozen=True, kw_only=True):
     """One value."""
 
     key: bytes
-    last_use_s: float
+    last_use_s: Seconds
     """Age of its last use."""
     used_twice: bool
-    mirrors: int
+    mirrors: Count
     """How many mirrors have it."""
 
 
 class KvListing(Message, tag="kvstore.listing.v1", frozen=True, kw_only=True):
     """The answer to `KvListQuery`."""
 
-    total: int
+    total: Count
     values: list[KvValue]
 
 
@@ -144,10 +144,10 @@ class KvVerified(Message, tag="kvstore.verified.v1", frozen=True, kw_only=True):
     """The answer to `KvVerify`."""
 
     running: bool
-    checked: int
-    total: int
-    bad: int
-    seconds: float = 0.0
+    checked: Count
+    total: Count
+    bad: Count
+    seconds: Seconds = 0.0
 
 
 class KvPurge(Message, tag="console.kv_purge.v1", frozen=True, kw_only=True):
@@ -156,14 +156,14 @@ class KvPurge(Message, tag="console.kv_purge.v1", frozen=True, kw_only=True):
     store: KvStoreId
     namespace: str = ""
     service: str = ""
-    older_than_s: float = 0.0
+    older_than_s: Seconds = 0.0
     """Only what was not used for so long."""
 
 
 class KvPurged(Message, tag="kvstore.purged.v1", frozen=True, kw_only=True):
     """The answer to `KvPurge`."""
 
-    values: int
-    used_bytes: int
-    away: int = 0
+    values: Count
+    used_bytes: Count
+    away: Count = 0
     """Mirrors that are out of service: what they have of it is deleted when they are back, unless the store restarts before."""

@@ -138,9 +138,9 @@ class Ledger(Value, frozen=True, array_like=True, gc=False):
     chosen, or been as good, without that."""
     expected_cached_tokens: Count = 0
     """What the gateway expected the engine to have of the prompt, by its own estimate of tokens."""
-    host_tokens: int = 0
+    host_tokens: Count = 0
     """Of `cached_tokens`, those whose KV blocks came from host memory (L2)."""
-    disk_tokens: int = 0
+    disk_tokens: Count = 0
     """Of `cached_tokens`, those whose KV blocks came from disk (L3)."""
 
 

@@ -96,9 +96,9 @@ class Spent(Value, frozen=True, array_like=True, gc=False):
     """How often that changed while it ran: a fallback kernel shows here."""
     blocks_us: Micros = 0
     """Of the time in `queue`: how long it waited for KV blocks, not for its turn."""
-    host_tokens: int = 0
+    host_tokens: Count = 0
     """Of `cached_tokens`, those whose KV blocks came from host memory (L2)."""
-    disk_tokens: int = 0
+    disk_tokens: Count = 0
     """Of `cached_tokens`, those whose KV blocks came from disk (L3)."""
 
 
