@@ -20,32 +20,38 @@ NAMES = {"stream", "stop_reason", "token_ids"}
 """Fields whose numbers are names: compared and handed on, never reckoned with."""
 
 
-def open_figures(kind: inspect.Type, place: str, seen: set[type]) -> Iterator[str]:
-    """The places below `place` that hold a figure without a lower or an upper bound."""
+def is_open(kind: inspect.Type) -> bool:
+    """Whether `kind` is a number without a lower or without an upper bound."""
+    if not isinstance(kind, inspect.IntType | inspect.FloatType):
+        return False
+    return (kind.ge is None and kind.gt is None) or (kind.le is None and kind.lt is None)
+
+
+def parts(kind: inspect.Type, place: str) -> Iterator[tuple[str, inspect.Type]]:
+    """What `kind` is made of, with the place of each."""
     match kind:
-        case inspect.IntType() | inspect.FloatType():
-            below = kind.ge is None and kind.gt is None
-            above = kind.le is None and kind.lt is None
-            if below or above:
-                yield place
         case inspect.StructType():
-            if kind.cls in seen or kind.cls.__name__ in ELSEWHERE:
-                return
-            seen.add(kind.cls)
             for field in kind.fields:
                 if field.name not in NAMES:
-                    yield from open_figures(field.type, f"{kind.cls.__name__}.{field.name}", seen)
-        case inspect.UnionType():
-            for one in kind.types:
-                yield from open_figures(one, place, seen)
+                    yield f"{kind.cls.__name__}.{field.name}", field.type
+        case inspect.UnionType(types=several) | inspect.TupleType(item_types=several):
+            yield from ((place, one) for one in several)
         case inspect.CollectionType():
-            yield from open_figures(kind.item_type, place, seen)
-        case inspect.TupleType():
-            for one in kind.item_types:
-                yield from open_figures(one, place, seen)
+            yield place, kind.item_type
         case inspect.DictType():
-            yield from open_figures(kind.key_type, place, seen)
-            yield from open_figures(kind.value_type, place, seen)
+            yield from ((place, kind.key_type), (place, kind.value_type))
+
+
+def open_figures(kind: inspect.Type, place: str, seen: set[type]) -> Iterator[str]:
+    """The places below `place` that hold a figure without a lower or an upper bound."""
+    if isinstance(kind, inspect.StructType):
+        if kind.cls in seen or kind.cls.__name__ in ELSEWHERE:
+            return
+        seen.add(kind.cls)
+    if is_open(kind):
+        yield place
+    for where, part in parts(kind, place):
+        yield from open_figures(part, where, seen)
 
 
 def test_every_figure_of_a_message_has_bounds():
