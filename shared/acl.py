@@ -22,7 +22,7 @@ from shared.messages import (
 )
 from shared.streams import OWNER_SUBJECTS, READER_SUBJECTS
 
-SERVICES = ("gateway", "engine", "tracer", "kvstore", "console")
+SERVICES = ("gateway", "engine", "tracer", "kvstore", "operator", "host", "console")
 CLIENT = "client"
 """What a caller without a password may do: use the public API, nothing else."""
 

@@ -23,6 +23,12 @@ TracerId = NewType("TracerId", str)
 KvStoreId = NewType("KvStoreId", str)
 """One life of the KV store process of a host."""
 
+HostId = NewType("HostId", str)
+"""One life of the process that runs replicas on a host."""
+
+OperatorId = NewType("OperatorId", str)
+"""One operator process life."""
+
 ServiceName = NewType("ServiceName", str)
 """Name of an LLM service; what clients put into `model`."""
 
@@ -51,6 +57,16 @@ def new_tracer_id() -> TracerId:
 def new_kv_store_id() -> KvStoreId:
     """Return a fresh store id, safe as a NATS subject token."""
     return KvStoreId("k" + secrets.token_hex(ID_BYTES))
+
+
+def new_host_id() -> HostId:
+    """Return a fresh host id, safe as a NATS subject token."""
+    return HostId("h" + secrets.token_hex(ID_BYTES))
+
+
+def new_operator_id() -> OperatorId:
+    """Return a fresh operator id, safe as a NATS subject token."""
+    return OperatorId("o" + secrets.token_hex(ID_BYTES))
 
 
 def new_request_id(prefix: str) -> RequestId:

@@ -8,6 +8,7 @@ import msgspec
 
 from shared.messages.engine import EngineHeartbeat, Resent, TokenBatch
 from shared.messages.gateway import Accepted, Cancel, GatewayHeartbeat, Refused, Resend, Submit
+from shared.messages.host import HostAnswer, HostHeartbeat, StartReplica, StopReplica
 from shared.messages.kvstore import (
     KvListing,
     KvListQuery,
@@ -22,6 +23,7 @@ from shared.messages.kvstore import (
 )
 from shared.messages.ledger import BlackBox, FoundBlackBox, LedgerBatch
 from shared.messages.parts import Message
+from shared.messages.records import OperatorHeartbeat
 from shared.messages.stages import StageBatch, StepDetail, StepQuery
 from shared.messages.tracer import TracerHeartbeat
 from shared.messages.warmth import Warmth, WarmthQuery, WarmthWhole
@@ -97,7 +99,7 @@ ROUTES: dict[type[Message], Route] = {
         subject="hr.heartbeat.engine.{service}.{engine}",
         delivery=Delivery.CORE,
         owner="engine",
-        readers=("gateway", "console"),
+        readers=("gateway", "console", "operator", "host"),
         key="engine",
     ),
     GatewayHeartbeat: Route(
@@ -206,9 +208,38 @@ ROUTES: dict[type[Message], Route] = {
         readers=("kvstore",),
         replies=(KvPurged,),
     ),
+    HostHeartbeat: Route(
+        subject="hr.heartbeat.host.{host}",
+        delivery=Delivery.CORE,
+        owner="host",
+        readers=("operator", "console"),
+        key="host",
+    ),
+    StartReplica: Route(
+        subject="hr.host.{host}.start",
+        delivery=Delivery.REQUEST,
+        owner="operator",
+        readers=("host",),
+        replies=(HostAnswer,),
+    ),
+    StopReplica: Route(
+        subject="hr.host.{host}.stop",
+        delivery=Delivery.REQUEST,
+        owner="operator",
+        readers=("host",),
+        replies=(HostAnswer,),
+    ),
+    OperatorHeartbeat: Route(
+        subject="hr.heartbeat.operator.{operator}",
+        delivery=Delivery.CORE,
+        owner="operator",
+        readers=("console",),
+        key="operator",
+    ),
 }
 
-ALL_MESSAGES: tuple[type[Message], ...] = (
-    *ROUTES,
-    *(reply for route in ROUTES.values() for reply in route.replies),
+ALL_MESSAGES: tuple[type[Message], ...] = tuple(
+    dict.fromkeys(
+        (*ROUTES, *(reply for route in ROUTES.values() for reply in route.replies)),
+    )
 )

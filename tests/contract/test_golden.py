@@ -79,7 +79,16 @@ def test_tags_are_owner_name_version_and_unique():
     assert len(KINDS) == len(ALL_MESSAGES)
     for tag in KINDS:
         owner, name, version = tag.split(".")
-        assert owner in {"gateway", "engine", "tracer", "kvstore", "console"}
+        assert owner in {
+            "gateway",
+            "engine",
+            "tracer",
+            "kvstore",
+            "operator",
+            "host",
+            "scaler",
+            "console",
+        }
         assert name
         assert version.startswith("v")
         assert version[1:].isdigit()

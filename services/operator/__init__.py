@@ -1,0 +1,1 @@
+"""The operator: makes the fleet match the services that people declared."""
