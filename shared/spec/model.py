@@ -31,13 +31,6 @@ class Metadata(Part, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
-class Adapter(Part, frozen=True, kw_only=True):
-    """A LoRA adapter, served under a name of its own."""
-
-    name: str
-    path: str
-
-
 class ModelRef(Part, frozen=True, kw_only=True):
     """The weights."""
 
@@ -45,7 +38,8 @@ class ModelRef(Part, frozen=True, kw_only=True):
     """A name in the model store of the host, or a directory in HF layout."""
     version: str = ""
     """What people call this state of the weights; what counts is the fingerprint of the files."""
-    adapters: tuple[Adapter, ...] = ()
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters: none can be served yet, so that reading refuses them."""
 
 
 class ResourceLimits(Part, frozen=True, kw_only=True):
@@ -89,6 +83,7 @@ class ObservabilitySpec(Part, frozen=True, kw_only=True):
     max_spans: int = 50
     export_timeout_s: float = 5.0
     sensitive: tuple[str, ...] = ()
+    slow_s: float | None = None
     trace_stages: tuple[str, ...] = ()
     """Stages that get spans; none named: all."""
     custom_metrics: tuple[CustomMetric, ...] = ()
@@ -127,19 +122,27 @@ class SamplingConfig(Part, frozen=True, kw_only=True):
 class Recovery(Part, frozen=True, kw_only=True):
     """What relieves a service that breaks a promise."""
 
-    step_down: str = "batch_size/2"
+    step_down: float = 2.0
+    """What the batch limit is divided by."""
     cool_down_s: float = 180.0
 
 
-class LatencyObjective(Part, frozen=True, kw_only=True):
+class Threshold(Part, frozen=True, kw_only=True):
     """`P99 < 2s`."""
 
     quantile: float
     """0 to 1."""
-    threshold_s: float
+    limit_s: float
+
+
+class LatencyObjective(Part, frozen=True, kw_only=True):
+    """Most requests are quicker than a limit."""
+
+    threshold: Threshold
     metric: Literal["end_to_end", "ttft", "tpot"] = "end_to_end"
     measure_window_s: float = 300.0
     exclusions: tuple[str, ...] = ()
+    """Stretches that do not count: `first_token`."""
     recovery: Recovery = Recovery()
 
 
@@ -182,7 +185,8 @@ class Rollout(Part, frozen=True, kw_only=True):
     interval_s: float = 900.0
     match: dict[str, str] = {}
     """Headers whose requests always go to the new version."""
-    analysis: dict[str, str] = {}
+    analysis: tuple[str, ...] = ()
+    """Figures that are compared with the stable version: none named: all."""
 
 
 class KvTiers(Part, frozen=True, kw_only=True):
@@ -213,7 +217,7 @@ class EngineSpec(Part, frozen=True, kw_only=True):
     args: dict[str, object] = {}
     """Further fields of vLLM's `AsyncEngineArgs`, as they are."""
     settings: dict[str, str] = {}
-    """Further settings of the engine process (docs/reference/settings.md), as `vllm-max-num-seqs: "64"`."""
+    """Further settings of the engine process (docs/reference/settings.md), as `vllm-max-num-seqs: 64`."""
 
 
 class LLMService(Part, frozen=True, kw_only=True):
@@ -231,8 +235,10 @@ class LLMService(Part, frozen=True, kw_only=True):
     rollout: Rollout = Rollout()
     kv: KvTiers = KvTiers()
     engine: EngineSpec = EngineSpec()
-    sync_strategy: str = ""
-    tensor_parallel_sync: str = ""
+    sync_strategy: Literal["auto", "synchronous", "asynchronous"] = "auto"
+    """Whether the scheduler of the engine waits for each step's tokens before it plans the next one."""
+    tensor_parallel_sync: Literal["auto", "nccl", "custom"] = "auto"
+    """How the GPUs of one replica add up their parts."""
     priority: Literal["interactive", "default", "batch"] = "default"
     """Class of requests that do not say."""
     zone: str = ""
