@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from services.console import output
-from services.console.model_fetch import fetch
-from services.console.model_store import Model, list_models
 from services.console.settings import ConsoleSettings
+from shared.models.fetch import fetch
+from shared.models.store import Model, list_models
 
 MIB = 1 << 20
 

@@ -30,10 +30,10 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion  # 
 
 from services.engine.adapters import kv_config, kv_region  # noqa: E402
 from services.engine.adapters.kv_connector import CopyNews  # noqa: E402
-from services.engine.adapters.kv_fingerprint import PIECE, fingerprint  # noqa: E402
 from services.engine.adapters.kv_mover import HostMover  # noqa: E402
 from services.engine.adapters.kv_namespace import fields_of  # noqa: E402
 from services.engine.adapters.kv_spec import HeadraceTiersSpec  # noqa: E402
+from shared.models.fingerprint import PIECE, fingerprint  # noqa: E402
 from tests.support.kv_tiers_rig import config_of, weights  # noqa: E402
 
 # --- copies

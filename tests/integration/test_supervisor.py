@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.console.fleet.child import ExecLauncher, log_tail
-from services.console.fleet.supervisor import Death, Supervisor
+from shared.processes.child import ExecLauncher, log_tail
+from shared.processes.supervisor import Death, Supervisor
 
 DEADLINE_S = 15.0
 

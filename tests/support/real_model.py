@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from services.console.model_fetch import fetch
 from services.console.settings import read_settings
+from shared.models.fetch import fetch
 from tests.support.vllm_serve import VllmServe
 
 

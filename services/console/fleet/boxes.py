@@ -6,7 +6,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from services.console.fleet.supervisor import Death
 from shared.blackbox.layout import Identity
 from shared.blackbox.report import Ending
 from shared.blackbox.shelf import HowEnded, drop_left, keep_left
@@ -15,6 +14,7 @@ from shared.clock import wall_time_s
 from shared.errors import BusError
 from shared.memory_group import memory_group
 from shared.messages import BlackBox
+from shared.processes.supervisor import Death
 
 
 class Boxes:

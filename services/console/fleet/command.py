@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 from services.console import output
-from services.console.fleet import host
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import UpOptions
 from services.console.fleet.up import FindModel, Model, Up
-from services.console.model_fetch import check_servable, find_or_fetch
 from services.console.settings import ConsoleSettings
+from shared import machine
 from shared.errors import UserError
+from shared.models.fetch import check_servable, find_or_fetch
 
 
 async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Path) -> int:
@@ -49,7 +49,7 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         (wanted.api_keys, "--api-keys", "`headrace key new NAME --file FILE` makes one"),
         (wanted.trace_policies, "--trace-policies", "docs/how-to/tracing.md shows one"),
     ):
-        host.check_file(file, option=option, hint=hint)
+        machine.check_file(file, option=option, hint=hint)
     platform = Up(
         wanted,
         instance=Instance(settings.platform_folder(options.name)),

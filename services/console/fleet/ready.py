@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import aiohttp
 
-from services.console.fleet.supervisor import Kept
 from services.console.openai_http import AnswerFailed, OpenAiHttp, text_of
 from shared.bus import Bus
 from shared.errors import UserError
 from shared.ids import GatewayId
 from shared.messages import EngineHeartbeat, EngineState, GatewayHeartbeat, TracerHeartbeat
+from shared.processes.supervisor import Kept
 
 POLL_S = 0.05
 NATS_START_S = 10.0

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.console import output
-from services.console.fleet import host, kv_place
+from services.console.fleet import kv_place
 from services.console.fleet.boxes import Boxes
-from services.console.fleet.child import ExecLauncher, Launcher
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import (
     ProcessPlan,
@@ -27,9 +26,11 @@ from services.console.fleet.plan import (
     tracer_plans,
 )
 from services.console.fleet.scrape import RULES, scrape_config
-from services.console.fleet.supervisor import Kept, Supervisor
 from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
+from shared import machine
 from shared.errors import UserError
+from shared.processes.child import ExecLauncher, Launcher
+from shared.processes.supervisor import Kept, Supervisor
 from shared.settings import NatsSettings, read_secret
 
 if TYPE_CHECKING:
@@ -114,11 +115,11 @@ class Up:
         options = self._options
         self._instance.claim()
         self._boxes.keep_found()
-        host.check_disk(self._instance.folder)
-        host.check_port("127.0.0.1", options.nats_port, what="NATS", option="--nats-port")
-        host.check_port(options.host, options.port, what="HTTP", option="--port")
+        machine.check_disk(self._instance.folder)
+        machine.check_port("127.0.0.1", options.nats_port, what="NATS", option="--nats-port")
+        machine.check_port(options.host, options.port, what="HTTP", option="--port")
         if options.tracer:
-            host.check_port(
+            machine.check_port(
                 "127.0.0.1", options.metrics_port, what="metrics", option="--metrics-port"
             )
 
@@ -133,7 +134,7 @@ class Up:
         self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
         await nats_greets(self._options.nats_port)
         gateways = gateway_plans(
-            self._options, secrets=secrets, metrics_ports=host.free_ports(self._options.gateways)
+            self._options, secrets=secrets, metrics_ports=machine.free_ports(self._options.gateways)
         )
         for plan in gateways:
             self._keep(group, plan)
@@ -141,7 +142,7 @@ class Up:
         check_memory(
             self._options,
             weight_bytes=model.weight_bytes,
-            available_bytes=host.available_memory_bytes(),
+            available_bytes=machine.available_memory_bytes(),
         )
         engines = engine_plans(
             self._options,
@@ -149,7 +150,7 @@ class Up:
             model=model.path,
             boxes=self._boxes.live,
             secrets=secrets,
-            metrics_ports=host.free_ports(self._options.engines),
+            metrics_ports=machine.free_ports(self._options.engines),
         )
         tracers = tracer_plans(self._options, secrets=secrets)
         stores = [self._kv_plan(secrets)] if self._options.has_kv_store else []
@@ -235,7 +236,7 @@ class Up:
     def _kv_plan(self, secrets: Mapping[str, Path]) -> ProcessPlan:
         folders = kv_place.folders(self._options.kv_folders, default=self._instance.folder)
         budget = kv_budget(self._options, free_bytes=kv_place.free_bytes(folders))
-        (port,) = host.free_ports(1)
+        (port,) = machine.free_ports(1)
         return kv_store_plan(
             self._options,
             folders=folders,

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from services.console.fleet.child import Child, log_tail
 from shared.errors import UserError
+from shared.processes.child import Child, log_tail
 from shared.zygote import ZygoteClient, ZygoteGone
 
 PRELOAD_S = 300.0

@@ -1,7 +1,7 @@
 """Turn a GGUF file into a model directory in HF layout: `python -m services.engine.adapters.gguf_convert SOURCE TARGET`.
 
 A program of its own: it needs torch and for a moment several times the model's size in memory; its caller needs neither.
-Says on stdout, one line a step, what begins now. Locks, checks and the switch are the caller's part (`services.console.model_fetch`).
+Says on stdout, one line a step, what begins now. Locks, checks and the switch are the caller's part (`shared.models.fetch`).
 """
 
 from __future__ import annotations

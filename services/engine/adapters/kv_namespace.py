@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vllm.v1.kv_offload.config import OffloadingConfig
 
-from services.engine.adapters.kv_fingerprint import fingerprint
+from shared.models.fingerprint import fingerprint
 
 FORMAT = "1"
 """Counts up when we store the same blocks in another way."""

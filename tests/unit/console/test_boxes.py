@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from services.console.fleet.boxes import Boxes
-from services.console.fleet.supervisor import Death
 from shared.blackbox.layout import SIZE_BYTES, Identity, Writer
 from shared.ids import EngineId, ServiceName
 from shared.membus import MemoryBus, MemoryHub
 from shared.messages import BlackBox
+from shared.processes.supervisor import Death
 
 PID = 4242
 

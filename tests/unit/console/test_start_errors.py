@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from services.console.fleet import host
-from services.console.fleet.child import log_size, log_tail
-from services.console.model_fetch import check_servable
+from shared import machine
 from shared.errors import UserError
+from shared.models.fetch import check_servable
+from shared.processes.child import log_size, log_tail
 
 
 def test_a_file_that_an_option_names_must_be_readable(tmp_path):
-    host.check_file("", option="--api-keys", hint="")
+    machine.check_file("", option="--api-keys", hint="")
     (tmp_path / "keys").write_text("")
-    host.check_file(str(tmp_path / "keys"), option="--api-keys", hint="")
+    machine.check_file(str(tmp_path / "keys"), option="--api-keys", hint="")
     with pytest.raises(UserError, match=r"--api-keys .*absent cannot be read: No such file"):
-        host.check_file(str(tmp_path / "absent"), option="--api-keys", hint="make one")
+        machine.check_file(str(tmp_path / "absent"), option="--api-keys", hint="make one")
 
 
 def test_a_model_that_is_not_there_is_said_at_once_and_one_that_can_be_made_is_not(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.console.model_files import inspect_model, read_header
 from shared.errors import UserError
+from shared.models.files import inspect_model, read_header
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from services.console.model_files import ModelFacts, inspect_model
 from shared.errors import UserError
+from shared.models.files import ModelFacts, inspect_model
 
 MANIFEST = "headrace-model.json"
 HASH_CHUNK_BYTES = 1 << 20

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from services.console.model_store import (
+from shared.errors import UserError
+from shared.models.store import (
     ChecksumState,
     Manifest,
     Model,
@@ -28,7 +29,6 @@ from services.console.model_store import (
     sha256_of,
     write_manifest,
 )
-from shared.errors import UserError
 
 MIB = 1 << 20
 GENERATION = "generation_config.json"

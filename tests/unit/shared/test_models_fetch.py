@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.console import model_fetch
-from services.console.model_fetch import RECIPES, fetch, find_or_fetch
-from services.console.model_store import (
+from shared.errors import UserError
+from shared.models import fetch as model_fetch
+from shared.models.fetch import RECIPES, fetch, find_or_fetch
+from shared.models.store import (
     MANIFEST,
     ChecksumState,
     check_files,
     read_manifest,
     write_manifest,
 )
-from shared.errors import UserError
 from shared.settings import environment
-from tests.unit.console.test_model_store import put_model
+from tests.unit.shared.test_models_store import put_model
 
 SMOLLM2 = RECIPES["smollm2"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.console.model_store import (
+from shared.errors import UserError
+from shared.models.store import (
     ChecksumState,
     Manifest,
     check_files,
@@ -18,8 +19,7 @@ from services.console.model_store import (
     resolve,
     write_manifest,
 )
-from shared.errors import UserError
-from tests.unit.console.test_model_files import CONFIG, safetensors
+from tests.unit.shared.test_models_files import CONFIG, safetensors
 
 
 def put_model(models: Path, name: str, *, fetched: bool = True) -> Path:

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from typing_extensions import override
 
-from services.console.fleet.child import Child, Launcher, log_size, log_tail
-from services.console.fleet.restart import Again, GiveUp, Record, after_exit
 from shared.errors import UserError
+from shared.processes.child import Child, Launcher, log_size, log_tail
+from shared.processes.restart import Again, GiveUp, Record, after_exit
 
 KILL_AFTER_S = 5.0
 """From SIGKILL to giving up the wait: the kernel is stuck then, not we."""

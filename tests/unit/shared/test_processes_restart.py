@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.console.fleet.restart import (
+from shared.processes.restart import (
     BASE_DELAY_S,
     MAX_DELAY_S,
     STABLE_S,
