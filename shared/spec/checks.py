@@ -16,10 +16,10 @@ def contradictions(spec: model.LLMService) -> list[Contradiction]:
 
 
 def _scaling(scaling: model.ScalingPolicy) -> Iterator[Contradiction]:
-    if scaling.max_replicas < scaling.min_replicas:
+    if scaling.most < scaling.min_replicas:
         yield (
             ("spec", "scalingPolicy", "maxReplicas"),
-            f"{scaling.max_replicas} is less than minReplicas, {scaling.min_replicas}",
+            f"{scaling.most} is less than minReplicas, {scaling.min_replicas}",
             "raise it, or lower minReplicas",
         )
     if scaling.max_surge == 0 and scaling.max_unavailable == 0:
@@ -33,9 +33,17 @@ def _scaling(scaling: model.ScalingPolicy) -> Iterator[Contradiction]:
 def _engine(spec: model.LLMService) -> Iterator[Contradiction]:
     engine, gpus = spec.engine, spec.resources.gpu
     if engine.backend == "openai" and not engine.url:
-        yield (("spec", "engine", "url"), "is missing", "backend openai needs the address of a server")
+        yield (
+            ("spec", "engine", "url"),
+            "is missing",
+            "backend openai needs the address of a server",
+        )
     if engine.backend != "openai" and engine.url:
-        yield (("spec", "engine", "url"), "says where an OpenAI-compatible server is", "write backend: openai too")
+        yield (
+            ("spec", "engine", "url"),
+            "says where an OpenAI-compatible server is",
+            "write backend: openai too",
+        )
     if gpus and engine.tensor_parallel > gpus:
         yield (
             ("spec", "engine", "tensorParallel"),

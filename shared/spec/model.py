@@ -55,7 +55,8 @@ class ScalingPolicy(Part, frozen=True, kw_only=True):
     """How many replicas there may be."""
 
     min_replicas: int = 1
-    max_replicas: int = 1
+    max_replicas: int | None = None
+    """None: as many as `min_replicas`; see `most`."""
     target_rps: float | None = None
     """Requests a second that one replica is meant to take."""
     predictive_window_s: float | None = None
@@ -66,6 +67,11 @@ class ScalingPolicy(Part, frozen=True, kw_only=True):
     """Replicas beyond the wanted number while a change goes through."""
     max_unavailable: int = 0
     """Replicas that may lack meanwhile."""
+
+    @property
+    def most(self) -> int:
+        """Return how many replicas there may be."""
+        return self.min_replicas if self.max_replicas is None else self.max_replicas
 
 
 class CustomMetric(Part, frozen=True, kw_only=True):

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from shared.errors import UserError
 from shared.spec import model
 from shared.spec.checks import contradictions
-from shared.spec.tables import METADATA, SPEC_FIELDS, Field, Table
+from shared.spec.fields import Field, Table
+from shared.spec.tables import METADATA, SPEC_FIELDS
 
 Path = tuple[str | int, ...]
 """Keys as they are written, and places in lists."""
@@ -31,6 +33,7 @@ class Problem(msgspec.Struct, frozen=True):
     text: str
     hint: str = ""
 
+    @override
     def __str__(self) -> str:
         """Return a line for people."""
         where = f"{dotted(self.path)}: " if self.path else ""
@@ -68,7 +71,8 @@ def read(document: object) -> tuple[model.LLMService | None, list[Problem]]:
     if spec is not None and not reader.problems:
         spelled = reader.spelled
         reader.problems += [
-            Problem(_as_written(spelled, path), text, hint) for path, text, hint in contradictions(spec)
+            Problem(_as_written(spelled, path), text, hint)
+            for path, text, hint in contradictions(spec)
         ]
     return (None if reader.problems else spec), reader.problems
 
@@ -114,10 +118,14 @@ class _Reader:
             if value != wanted:
                 found = "is missing" if value is None else f"{shown(value)} is not known"
                 self._problem((key,), found, f"write {key}: {wanted}")
-        metadata = self._table(METADATA, top.get("metadata", ("metadata", {}))[1], ("metadata",), ("metadata",))
+        metadata = self._table(
+            METADATA, top.get("metadata", ("metadata", {}))[1], ("metadata",), ("metadata",)
+        )
         body = top.get("spec", ("spec", None))[1]
         if body is None:
-            self._problem(("spec",), "is missing", "write at least spec: {modelRef: {name: smollm2}}")
+            self._problem(
+                ("spec",), "is missing", "write at least spec: {modelRef: {name: smollm2}}"
+            )
             return None
         parts = self._parts(body)
         if metadata is None or parts is None:
@@ -148,16 +156,24 @@ class _Reader:
     ) -> dict[str, tuple[str, object]] | None:
         """Return canonical key → (key as written, value); keys that are not known are problems."""
         if not isinstance(value, Mapping):
-            self._problem(path, f"{shown(value)} is no table of keys and values", f"known keys are {', '.join(keys)}")
+            self._problem(
+                path,
+                f"{shown(value)} is no table of keys and values",
+                f"known keys are {', '.join(keys)}",
+            )
             return None
         by_plain = {plain_key(key): key for key in keys}
         found: dict[str, tuple[str, object]] = {}
         for written, item in value.items():
             key = by_plain.get(plain_key(written)) if isinstance(written, str) else None
             if key is None:
-                self._problem((*path, str(written)), "there is no such key", _near(str(written), keys))
+                self._problem(
+                    (*path, str(written)), "there is no such key", _near(str(written), keys)
+                )
             elif key in found:
-                self._problem((*path, str(written)), f"stands there as {found[key][0]} already", "keep one")
+                self._problem(
+                    (*path, str(written)), f"stands there as {found[key][0]} already", "keep one"
+                )
             else:
                 found[key] = (str(written), item)
                 self.spelled[(*canonical, key)] = str(written)

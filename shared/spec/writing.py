@@ -1,4 +1,7 @@
-"""From an `LLMService` to its document: canonical keys, units for people, defaults left out. `from_document(to_document(spec)) == spec`. Pure."""
+"""From an `LLMService` to its document: canonical keys, units for people, defaults left out. Pure.
+
+`from_document(to_document(spec)) == spec`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from typing import Any
 
 import yaml
 
+from shared.ids import ServiceName
 from shared.spec import model
-from shared.spec.tables import METADATA, SPEC_FIELDS, Field, Table
+from shared.spec.fields import Field, Table
+from shared.spec.tables import METADATA, SPEC_FIELDS
 
 
 def to_document(spec: model.LLMService) -> dict[str, object]:
@@ -28,7 +33,7 @@ def to_document(spec: model.LLMService) -> dict[str, object]:
 
 def to_yaml(spec: model.LLMService) -> str:
     """Return the document as YAML."""
-    return yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True, width=120)
+    return str(yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True, width=120))
 
 
 def _table(table: Table, value: model.Part) -> dict[str, object]:
@@ -53,7 +58,7 @@ def _value(field: Field, value: Any) -> object:
 _DEFAULTS: dict[str, object] = {
     field.attr: getattr(
         model.LLMService(
-            metadata=model.Metadata(name=model.ServiceName("x")), model=model.ModelRef(name="x")
+            metadata=model.Metadata(name=ServiceName("x")), model=model.ModelRef(name="x")
         ),
         field.attr,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -16,6 +15,8 @@ MAX_NODES = 20_000
 """Values of a file, with those that an alias repeats."""
 MAX_DEPTH = 32
 MAX_DOCUMENTS = 100
+
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{sort}" for sort in ("null", "bool", "int", "float")}
 
 Marks = dict[Path, tuple[int, int]]
 """Where a key (or an item of a list) stands: line and column, from 1."""
@@ -47,7 +48,9 @@ def read_services(text: str, file: str) -> list[model.LLMService]:
     if problems:
         raise SpecError(problems, lines)
     if not services:
-        raise _refuse(file, 1, 1, "there is no document", "write an LLMService; examples/minimal.yaml is one")
+        raise _refuse(
+            file, 1, 1, "there is no document", "write an LLMService; examples/minimal.yaml is one"
+        )
     return services
 
 
@@ -62,7 +65,9 @@ def documents(text: str, file: str) -> list[Source]:
             while loader.check_node():
                 node = loader.get_node()
                 if len(found) >= MAX_DOCUMENTS:
-                    raise _refuse(file, 1, 1, f"has more than {MAX_DOCUMENTS} documents", "split it")
+                    raise _refuse(
+                        file, 1, 1, f"has more than {MAX_DOCUMENTS} documents", "split it"
+                    )
                 builder = _Builder(loader, file)
                 document = builder.value(node, (), 0)
                 if document is not None:
@@ -72,7 +77,9 @@ def documents(text: str, file: str) -> list[Source]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise _refuse(file, line, column, f"is no YAML: {error.problem or error.context}", "") from error
+        raise _refuse(
+            file, line, column, f"is no YAML: {error.problem or error.context}", ""
+        ) from error
     except yaml.YAMLError as error:
         raise _refuse(file, 1, 1, f"is no YAML: {str(error)[:200]}", "") from error
     except RecursionError as error:
@@ -94,7 +101,11 @@ class _Builder:
         line, column = node.start_mark.line + 1, node.start_mark.column + 1
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
-            bound = f"has more than {MAX_NODES} values" if self._left < 0 else f"is nested deeper than {MAX_DEPTH}"
+            bound = (
+                f"has more than {MAX_NODES} values"
+                if self._left < 0
+                else f"is nested deeper than {MAX_DEPTH}"
+            )
             raise _refuse(self._file, line, column, bound, "aliases count each time")
         self.marks.setdefault(path, (line, column))
         if isinstance(node, yaml.MappingNode):
@@ -109,23 +120,40 @@ class _Builder:
         found: dict[str, object] = {}
         for key_node, value_node in node.value:
             line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-                raise _refuse(self._file, line, column, "a key must be a plain word", "merge keys (<<) are not taken")
+            if (
+                not isinstance(key_node, yaml.ScalarNode)
+                or key_node.tag == "tag:yaml.org,2002:merge"
+            ):
+                raise _refuse(
+                    self._file,
+                    line,
+                    column,
+                    "a key must be a plain word",
+                    "merge keys (<<) are not taken",
+                )
             key = str(key_node.value)
             if key in found:
-                raise _refuse(self._file, line, column, f"{key[:MAX_SHOWN]!r} stands there twice", "keep one")
+                raise _refuse(
+                    self._file, line, column, f"{key[:MAX_SHOWN]!r} stands there twice", "keep one"
+                )
             where = (*path, key)
             self.marks[where] = (line, column)
             found[key] = self.value(value_node, where, depth + 1)
         return found
 
     def _scalar(self, node: yaml.Node, line: int, column: int) -> object:
+        text = str(node.value)
+        # Dates, clock times and the like: what was written is what is meant.
+        if node.tag not in _PLAIN_TAGS or ":" in text:
+            return text
         try:
-            value = self._loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:
-            raise _refuse(self._file, line, column, f"cannot read {str(node.value)[:MAX_SHOWN]!r}", "put it in quotes") from error
-        # Dates, sets, bytes and the like: what was written is what is meant.
-        return value if value is None or isinstance(value, str | int | float | bool) else str(node.value)
+            value: object = self._loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
+            hint = "put it in quotes"
+            raise _refuse(
+                self._file, line, column, f"cannot read {text[:MAX_SHOWN]!r}", hint
+            ) from error
+        return value
 
 
 def _line(problem: Problem, source: Source, file: str) -> str:
@@ -139,8 +167,3 @@ def _line(problem: Problem, source: Source, file: str) -> str:
 def _refuse(file: str, line: int, column: int, text: str, hint: str) -> SpecError:
     problem = Problem((), text, hint)
     return SpecError([problem], [f"{file}:{line}:{column}: {problem}"])
-
-
-def name_of(path: PurePath) -> str:
-    """Return how a file is called in messages."""
-    return str(path)
