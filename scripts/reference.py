@@ -21,6 +21,7 @@ from scripts.metric_reference import metrics_page  # noqa: E402
 from services.console.cli import COMMANDS, parser  # noqa: E402 - needs the path above
 from services.engine.settings import EngineSettings  # noqa: E402
 from services.gateway.settings import GatewaySettings  # noqa: E402
+from services.host.settings import HostSettings  # noqa: E402
 from services.kvstore.settings import KvStoreSettings  # noqa: E402
 from services.tracer.settings import TracerSettings  # noqa: E402
 from shared.messages import ROUTES, Message, Route  # noqa: E402
@@ -162,6 +163,7 @@ def settings_page() -> str:
         ("Gateway", GatewaySettings, "HEADRACE_GATEWAY_"),
         ("Engine", EngineSettings, "HEADRACE_ENGINE_"),
         ("Tracer", TracerSettings, "HEADRACE_TRACER_"),
+        ("Host", HostSettings, "HEADRACE_HOST_"),
         ("KV store", KvStoreSettings, "HEADRACE_KVSTORE_"),
     ):
         module = title.lower().replace(" ", "")

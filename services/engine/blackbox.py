@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from services.engine.adapters.box_file import BoxFile
-from services.engine.adapters.process_tree import process_tree
 from services.engine.backends import find_devices
 from services.engine.ports import Devices, EngineFailedError
 from services.engine.service import EngineService
@@ -29,6 +28,7 @@ from shared.clock import stamp_clock, wall_time_s
 from shared.errors import BusError
 from shared.memory_group import memory_group
 from shared.messages import EngineHeartbeat, EngineState, FoundBlackBox
+from shared.processes.tree import process_tree
 from shared.runtime import Runtime
 
 SECOND_S = 1.0

@@ -87,16 +87,20 @@ async def find_or_fetch(
 
     Raises `UserError`.
     """
-    recipe = RECIPES.get(name_or_path)
-    if recipe is not None and _is_wanted(models / name_or_path, recipe):
+    if must_be_made(name_or_path, models):
         return await fetch(name_or_path, models, env=env, progress=progress)
     return await asyncio.to_thread(resolve, name_or_path, models)
 
 
+def must_be_made(name_or_path: str, models: Path) -> bool:
+    """Whether this is a model that `fetch` can make, and that is not there yet or there as an older version made it."""
+    recipe = RECIPES.get(name_or_path)
+    return recipe is not None and _is_wanted(models / name_or_path, recipe)
+
+
 def check_servable(name_or_path: str, models: Path) -> None:
     """Raise `UserError` where neither is a model there nor can it be made: cheap, to be asked before anything is started."""
-    recipe = RECIPES.get(name_or_path)
-    if recipe is None or not _is_wanted(models / name_or_path, recipe):
+    if not must_be_made(name_or_path, models):
         resolve(name_or_path, models)
 
 

@@ -15,6 +15,8 @@ from typing import Protocol
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LOG_TAIL_BYTES = 16_384
+LOG_KEEP_BYTES = 32 << 20
+"""A log beyond this starts anew at the next start; the old one is kept once."""
 
 
 class Child(Protocol):
@@ -102,12 +104,27 @@ class ExecLauncher:
         return ExecChild(process)
 
 
+def log_file(folder: Path, name: str) -> Path:
+    """Return the log of a process, rotated where it has grown."""
+    path = folder / f"{name}.log"
+    if log_size(path) > LOG_KEEP_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path
+
+
 def log_size(log: Path) -> int:
     """Return where the next output of a process will begin in its log."""
     try:
         return log.stat().st_size
     except OSError:
         return 0
+
+
+def exit_text(code: int) -> str:
+    """Return for people how a process ended."""
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
 
 
 def log_tail(log: Path, *, since: int = 0, lines: int = 12) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from typing_extensions import override
 
 from shared.errors import UserError
-from shared.processes.child import Child, Launcher, log_size, log_tail
+from shared.processes.child import Child, Launcher, exit_text, log_size, log_tail
 from shared.processes.restart import Again, GiveUp, Record, after_exit
 
 KILL_AFTER_S = 5.0
@@ -70,7 +70,7 @@ class Kept:
             code = await self.child.wait()
             if self._stopped.is_set():
                 return
-            self._on_death(Death(self.child.pid, _exit_text(code), self.launcher.log))
+            self._on_death(Death(self.child.pid, exit_text(code), self.launcher.log))
             decision = after_exit(self._record, lived_s=clock() - born_s, ready=self.ready)
             await self._carry_out(decision, code, say)
 
@@ -81,12 +81,12 @@ class Kept:
         match decision:
             case GiveUp(failures):
                 raise UserError(
-                    f"{name} ended {failures} times before it was ready ({_exit_text(code)}); the end of its log:\n"
+                    f"{name} ended {failures} times before it was ready ({exit_text(code)}); the end of its log:\n"
                     f"{self.last_words()}",
                     hint=f"the whole log: {self.launcher.log}",
                 )
             case Again(delay_s, record):
-                say(f"{name} ended ({_exit_text(code)}); starting it again in {delay_s:.1f} s")
+                say(f"{name} ended ({exit_text(code)}); starting it again in {delay_s:.1f} s")
                 self._record = record
                 self.ready = False
                 self.restarts += 1
@@ -125,12 +125,6 @@ class Kept:
         except TimeoutError:
             return False
         return True
-
-
-def _exit_text(code: int) -> str:
-    if code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
 
 
 class Supervisor:

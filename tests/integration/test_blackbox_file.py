@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from services.engine.adapters.box_file import BoxFile
-from services.engine.adapters.process_tree import process_tree
 from shared.blackbox.layout import STEPS, Identity, Second, Step, decode
 from shared.blackbox.report import Ending
 from shared.blackbox.shelf import box_path, keep_left, read
 from shared.ids import EngineId, ServiceName
 from shared.memory_group import memory_group
+from shared.processes.tree import process_tree
 
 KILLS = 30
 

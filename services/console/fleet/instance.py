@@ -14,11 +14,10 @@ import msgspec
 from shared.acl import SERVICES
 from shared.errors import UserError
 from shared.nats_config import ServerOptions, render
+from shared.processes.child import log_file
 
 PASSWORD_BYTES = 24
 BLACK_BOXES = "black-boxes"
-LOG_KEEP_BYTES = 32 << 20
-"""A log beyond this starts anew at the next start; the old one is kept once."""
 
 
 class Instance:
@@ -52,10 +51,7 @@ class Instance:
 
     def log(self, name: str) -> Path:
         """Return the log file of a process, rotated where it has grown."""
-        path = self.logs / f"{name}.log"
-        if path.exists() and path.stat().st_size > LOG_KEEP_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        return path
+        return log_file(self.logs, name)
 
     def write_nats(self, *, port: int) -> dict[str, Path]:
         """Write the server's configuration with new passwords; return the password file of each service."""

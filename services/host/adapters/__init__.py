@@ -1,0 +1,1 @@
+"""The host's outside: processes, models, limits, devices."""

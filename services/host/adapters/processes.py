@@ -1,0 +1,210 @@
+"""Replicas as processes of this machine: children of zygotes, held to their limits, with a log and a black box each."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from services.host.adapters import limits
+from services.host.adapters.models import ModelDesk
+from services.host.adapters.nursery import Nursery
+from services.host.adapters.orphans import Notes
+from services.host.arguments import engine_arguments
+from services.host.boxes import Boxes
+from services.host.ports import NotNow, Order, Prepared, Running, Say
+from services.host.room import Grant
+from services.host.settings import HostSettings
+from shared import logs, machine
+from shared.processes.child import Child, exit_text, log_file, log_size, log_tail
+from shared.processes.supervisor import KILL_AFTER_S, Death
+from shared.spec.model import GIB
+
+STOP_S = 5.0
+"""From the end of its drain to SIGKILL."""
+
+
+class EngineProcess:
+    """One life of a replica."""
+
+    def __init__(
+        self,
+        child: Child,
+        *,
+        log: Path,
+        log_from: int,
+        metrics_port: int,
+        limit_bytes: int,
+        on_end: Callable[[Death | None], None],
+    ) -> None:
+        self.metrics_port = metrics_port
+        self._child = child
+        self._log = log
+        self._log_from = log_from
+        self._limit_bytes = limit_bytes
+        self._on_end = on_end
+        self._over = ""
+
+    @property
+    def pid(self) -> int:
+        """See `Running.pid`."""
+        return self._child.pid
+
+    async def wait(self) -> str:
+        """See `Running.wait`."""
+        code = await self._code()
+        how = self._over or exit_text(code)
+        self._on_end(Death(self.pid, how, self._log))
+        words = log_tail(self._log, since=self._log_from)
+        return f"{how}; the end of its log:\n{words}" if words else how
+
+    async def _code(self) -> int:
+        while True:
+            try:
+                async with asyncio.timeout(limits.LOOK_S if self._limit_bytes else None):
+                    return await self._child.wait()
+            except TimeoutError:
+                self._look()
+
+    def _look(self) -> None:
+        """End it where it takes more memory than it may."""
+        held = limits.memory_bytes(self.pid, limit_bytes=self._limit_bytes)
+        if held > self._limit_bytes:
+            self._over = f"it took {held / GIB:.2f} GiB of memory, resourceLimits.memory allows {self._limit_bytes / GIB:.2f} GiB"
+            self._child.signal(signal.SIGKILL)
+
+    async def stop(self, *, drain_s: float) -> None:
+        """See `Running.stop`."""
+        death: Death | None = None
+        if not await self._has_ended(signal.SIGTERM, drain_s + STOP_S):
+            how = f"it did not end within {drain_s + STOP_S:.0f} s and was killed"
+            death = Death(self.pid, how, self._log)
+            await self._has_ended(signal.SIGKILL, KILL_AFTER_S)
+        self._on_end(death)
+
+    async def _has_ended(self, number: signal.Signals, wait_s: float) -> bool:
+        self._child.signal(number)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._child.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class ProcessDriver:
+    """Starts engines on this machine."""
+
+    kind: Literal["processes"] = "processes"
+
+    def __init__(
+        self, settings: HostSettings, *, group: asyncio.TaskGroup, env: Mapping[str, str]
+    ) -> None:
+        self._settings = settings
+        folder = Path(settings.folder)
+        self._logs = folder / "logs"
+        self._notes = Notes(folder / "replicas")
+        self._models = ModelDesk(Path(settings.models), env=env)
+        self._log = logs.get("host")
+        shelf = folder / "black-boxes"
+        self.boxes = Boxes(shelf / "live", shelf, say=self._say_of_boxes)
+        self._nurseries = {
+            preload: Nursery(preload, group=group, env=env, log=log_file(self._logs, name))
+            for preload, name in _NURSERIES
+        }
+
+    def _say_of_boxes(self, text: str) -> None:
+        self._log.warning("black_box", said=text)
+
+    async def warm(self) -> None:
+        """Begin the imports that the settings want begun."""
+        preload = _WARM.get(self._settings.warm)
+        if preload is not None:
+            await self._nurseries[preload].warm()
+
+    async def clear(self) -> None:
+        """See `Driver.clear`."""
+        for name in await asyncio.to_thread(self._notes.end_left):
+            self._log.warning("orphan_ended", replica=name)
+        self.boxes.keep_found()
+
+    async def prepare(self, order: Order, say: Say) -> Prepared:
+        """See `Driver.prepare`."""
+        prepared = await self._models.prepare(order, say)
+        say("imports")
+        await self._nursery(order).ready()
+        return prepared
+
+    async def start(self, order: Order, prepared: Prepared, grant: Grant) -> Running:
+        """See `Driver.start`."""
+        log = log_file(self._logs, order.name)
+        since = log_size(log)
+        port = grant.metrics_port or machine.free_ports(1)[0]
+        args = [*engine_arguments(order.spec, model=prepared.model), *self._own_args(order, port)]
+        child = await self._nursery(order).spawn(args, env=self._env_of(grant), log=log)
+        try:
+            limits.pin(child.pid, grant.cores)
+            self._notes.write(order.name, child.pid)
+        except OSError as error:
+            child.signal(signal.SIGKILL)
+            raise NotNow(f"its process could not be set up: {error}") from error
+        return EngineProcess(
+            child,
+            log=log,
+            log_from=since,
+            metrics_port=port,
+            limit_bytes=order.spec.resources.memory_bytes or 0,
+            on_end=lambda death: self._on_end(order.name, death),
+        )
+
+    def _on_end(self, name: str, death: Death | None) -> None:
+        self._notes.remove(name)
+        if death is not None:
+            self.boxes.keep_of(death)
+
+    def _nursery(self, order: Order) -> Nursery:
+        return self._nurseries["vllm" if order.spec.engine.backend == "vllm" else "none"]
+
+    def _own_args(self, order: Order, port: int) -> list[str]:
+        """Return what the host decides of an engine."""
+        settings, spec = self._settings, order.spec
+        args = ["--name", order.name, "--version", order.revision, "--metrics-port", str(port)]
+        args += (
+            ["--drain-s", str(settings.drain_s)] if "drain-s" not in spec.engine.settings else []
+        )
+        args += ["--blackbox-folder", str(self.boxes.live)]
+        args += ["--zone", settings.zone] if settings.zone else []
+        if (
+            spec.engine.backend == "vllm"
+            and settings.kv_store
+            and spec.kv.disk
+            and spec.kv.host_bytes
+        ):
+            args += ["--kv-store", settings.kv_store]
+        return args
+
+    def _env_of(self, grant: Grant) -> dict[str, str]:
+        settings = self._settings
+        env = {"HEADRACE_ENGINE_NATS_URL": settings.engine.url or settings.nats.url}
+        if settings.engine.user:
+            env["HEADRACE_ENGINE_NATS_USER"] = settings.engine.user
+        if settings.engine.password_file:
+            env["HEADRACE_ENGINE_NATS_PASSWORD_FILE"] = settings.engine.password_file
+        if grant.gpus:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(grant.gpus)
+        return env
+
+    async def close(self) -> None:
+        """See `Driver.close`."""
+        for nursery in self._nurseries.values():
+            await nursery.stop()
+        self.boxes.drop()
+
+
+_NURSERIES: tuple[tuple[Literal["vllm", "none"], str], ...] = (
+    ("vllm", "zygote"),
+    ("none", "zygote-plain"),
+)
+_WARM: dict[str, Literal["vllm", "none"]] = {"vllm": "vllm", "plain": "none"}

@@ -1,0 +1,155 @@
+"""One replica from the order to its end: prepares, starts, waits, and begins again after a pause, until told to stop.
+
+What may happen is `replicas.LIFE`; whatever happens here is told to the table first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from typing_extensions import override
+
+from services.host.ports import CannotRun, Driver, NotNow, Order, Prepared, Running
+from services.host.replicas import Event, Replicas
+from services.host.room import claim_of, weights_claim
+from shared import logs
+from shared.clock import loop_clock, wall_time_s
+
+T = TypeVar("T")
+
+
+def wall_us() -> int:
+    """Return the wall time in microseconds."""
+    return int(wall_time_s() * 1e6)
+
+
+class Keeper:
+    """Keeps one replica. `run` once."""
+
+    def __init__(
+        self, order: Order, *, replicas: Replicas, driver: Driver, changed: Callable[[], None]
+    ) -> None:
+        self.order = order
+        self._replicas = replicas
+        self._driver = driver
+        self._changed = changed
+        self._clock = loop_clock()
+        self._log = logs.get("host").bind(replica=order.name)
+        self._is_stopped = False
+        self._drain_s = 0.0
+        self._running: Running | None = None
+        self._leash: asyncio.Timeout | None = None
+        """Around what can be given up at any moment."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Keeper {self.order.name} running={self._running is not None}>"
+
+    async def run(self) -> None:
+        """Keep it until it is stopped, or cannot run."""
+        while not self._is_stopped and await self._live():
+            await self._freely(self._pause())
+
+    def stop(self, *, drain_s: float) -> None:
+        """Begin to end it: what runs gets `drain_s`. The table knows already."""
+        self._is_stopped = True
+        self._drain_s = drain_s
+        if self._leash is not None:
+            self._leash.reschedule(self._clock())
+
+    async def _live(self) -> bool:
+        """Be one life; return whether another one shall follow."""
+        try:
+            prepared = await self._freely(self._prepare())
+            if prepared is None:
+                return False
+            self._tell(Event.PREPARED)
+            grant = self._replicas.room.grant_of(self.order.name)
+            running = await self._driver.start(self.order, prepared, grant)
+        except CannotRun as error:
+            return self._fail(str(error))
+        except NotNow as error:
+            return self._end(str(error))
+        self._running = running
+        self._note(pid=running.pid, metrics_port=running.metrics_port)
+        self._log.info("replica_started", pid=running.pid)
+        how = await self._freely(running.wait())
+        if how is None:
+            await running.stop(drain_s=self._drain_s)
+        self._running = None
+        return how is not None and self._end(how)
+
+    async def _prepare(self) -> Prepared:
+        prepared = await self._driver.prepare(self.order, lambda step: self._note(step=step))
+        self._note(fingerprint=prepared.fingerprint)
+        self._promise(prepared)
+        return prepared
+
+    def _promise(self, prepared: Prepared) -> None:
+        """Keep room for the weights, whose size is known now."""
+        spec, room = self.order.spec, self._replicas.room
+        needed = claim_of(spec).memory_bytes
+        needed += weights_claim(spec, weight_bytes=prepared.weight_bytes)
+        lack = room.promise(self.order.name, needed)
+        if lack is None:
+            return
+        if needed > room.memory_bytes:
+            raise CannotRun(f"{lack.reason}; a host with more, or a smaller kvTiers.pool")
+        raise NotNow(lack.reason)
+
+    async def _pause(self) -> bool:
+        replica = self._replicas.get(self.order.name)
+        assert replica is not None
+        await asyncio.sleep(replica.state.retry_s)
+        self._tell(Event.AGAIN)
+        return True
+
+    async def _freely(self, work: Awaitable[T]) -> T | None:
+        """Do what can be given up when the replica is told to stop; none where it was."""
+        done = None
+        try:
+            async with asyncio.timeout(0.0 if self._is_stopped else None) as self._leash:
+                done = await work
+        except TimeoutError:
+            if not self._is_stopped:
+                raise
+        finally:
+            self._leash = None
+        return None if self._is_stopped else done
+
+    def _fail(self, reason: str) -> bool:
+        if not self._is_stopped:
+            self._log.error("replica_failed", reason=reason)
+            self._replicas.on(self.order.name, Event.CANNOT, now_us=wall_us(), reason=reason)
+            self._changed()
+        return False
+
+    def _end(self, how: str) -> bool:
+        if self._is_stopped:
+            return False
+        replica = self._replicas.get(self.order.name)
+        assert replica is not None
+        reason = f"{replica.said}\n{how}" if replica.said else how
+        state = self._replicas.ended(
+            self.order.name,
+            reason,
+            now=self._clock(),
+            now_us=wall_us(),
+            draw=random.random(),  # noqa: S311 - spreads starts
+        )
+        self._log.warning(
+            "replica_ended", reason=reason, retry_s=state.retry_s, restarts=state.restarts
+        )
+        self._changed()
+        return True
+
+    def _tell(self, event: Event) -> None:
+        self._replicas.on(self.order.name, event, now_us=wall_us())
+        self._changed()
+
+    def _note(self, **changes: object) -> None:
+        self._replicas.note(self.order.name, **changes)
+        self._changed()
