@@ -9,9 +9,9 @@ import msgspec
 import nats
 import pytest
 
-from shared import history as history_module
 from shared.errors import NoHistory
 from shared.history import History
+from shared.jetstream import PAGE_BYTES
 from shared.messages import ROUTES, Cancel, LedgerBatch
 from shared.streams import CREATE_SUBJECT, INFO_SUBJECT, config_of
 from shared.subjects import fill
@@ -155,7 +155,7 @@ def test_messages_that_are_larger_than_a_page_are_replayed(world: World, service
             bus, history, *(ledgers(service, name, trace_state=big) for name in names)
         )
 
-        assert bus.max_payload * 7 > history_module.PAGE_BYTES
+        assert bus.max_payload * 7 > PAGE_BYTES
         for newest_first, expected in ((False, names), (True, names[::-1])):
             replay = history.replay(LedgerBatch, newest_first=newest_first, service=service)
             assert expected == await read(replay)
@@ -206,13 +206,13 @@ def test_ensuring_again_keeps_what_is_there_and_mends_the_limits(world: World, s
         await lose_streams(world)
         whole = config_of(LedgerBatch)
         smaller = msgspec.structs.replace(whole, max_bytes=1 << 20, max_age=whole.max_age // 2)
-        await history._api(CREATE_SUBJECT, STREAM, msgspec.json.encode(smaller))
+        await history._jetstream.api(CREATE_SUBJECT, STREAM, msgspec.json.encode(smaller))
         await publish_kept(bus, history, ledgers(service, "a"))
 
         for _ in range(2):
             await history.ensure(LedgerBatch)
 
-        answer = await history._api(INFO_SUBJECT, STREAM, b"")
+        answer = await history._jetstream.api(INFO_SUBJECT, STREAM, b"")
         assert whole == answer.config
         assert ["a"] == await read(history.replay(LedgerBatch, service=service))
 
