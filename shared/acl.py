@@ -20,7 +20,13 @@ from shared.messages import (
     Delivery,
     Route,
 )
-from shared.streams import OWNER_SUBJECTS, READER_SUBJECTS
+from shared.streams import (
+    GET_SUBJECT,
+    INFO_SUBJECT,
+    OWNER_SUBJECTS,
+    READER_SUBJECTS,
+    stream_name,
+)
 
 SERVICES = ("gateway", "engine", "tracer", "kvstore", "operator", "host", "console")
 CLIENT = "client"
@@ -62,6 +68,18 @@ def _stream_subjects(user: str, route: Route) -> list[str]:
     return [subject.format(stream=route.stream.name) for subject in (*owned, *read)]
 
 
+def _bucket_subjects(user: str, route: Route) -> list[str]:
+    """Return what a user needs of JetStream for a record: its keeper makes the bucket, readers (and writers, who compare) read."""
+    if route.bucket is None:
+        return []
+    name = stream_name(route.bucket)
+    kept = OWNER_SUBJECTS if route.bucket.keeper == user else ()
+    read = (
+        (INFO_SUBJECT, GET_SUBJECT) if user in {route.owner, *route.writers, *route.readers} else ()
+    )
+    return [subject.format(stream=name) for subject in (*kept, *read)]
+
+
 def permissions(user: str) -> Permissions:
     """Return what `user` (a service or `client`) may do. Raises `KeyError` for any other name."""
     if user == CLIENT:
@@ -72,11 +90,16 @@ def permissions(user: str) -> Permissions:
         )
     if user not in SERVICES:
         raise KeyError(user)
-    publish = [_pattern(r.subject) for r in ROUTES.values() if r.owner == user]
+    publish = [_pattern(r.subject) for r in ROUTES.values() if user in (r.owner, *r.writers)]
     publish.append(DEAD_LETTER_SUBJECT.format(service=user))
     for route in ROUTES.values():
         publish += _stream_subjects(user, route)
-    subscribe = [_pattern(r.subject) for r in ROUTES.values() if user in r.readers]
+        publish += _bucket_subjects(user, route)
+    subscribe = [
+        _pattern(route.subject)
+        for route in ROUTES.values()
+        if user in route.readers and route.bucket is None
+    ]
     subscribe.append(f"{inbox_prefix(user)}.>")
     answers = any(r.delivery is Delivery.REQUEST and user in r.readers for r in ROUTES.values())
     if user == API_QUEUE:

@@ -48,6 +48,10 @@ class NoHistory(BusError):
     """The server keeps none of what was published: no JetStream there, no such stream, or no right to it. Live delivery is as ever."""
 
 
+class Conflict(BusError):
+    """Somebody else wrote the record meanwhile: read it again, then decide again."""
+
+
 class RequestTimeout(BusError):
     """No reply within the deadline."""
 

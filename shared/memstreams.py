@@ -1,4 +1,4 @@
-"""What JetStream does for `shared.history`, inside the memory hub: streams bounded by age and bytes, on loop time.
+"""What JetStream does for `shared.history` and `shared.records`, inside the memory hub: streams bounded by age and bytes, on loop time.
 
 Answers what `shared.streams` asks for and nothing else of JetStream.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import msgspec
 from shared.streams import (
     CREATE_SUBJECT,
     END_STATUS,
+    EXPECTED_HEADER,
     GET_SUBJECT,
     INFO_SUBJECT,
     NO_STREAM_CODE,
@@ -26,6 +27,8 @@ from shared.streams import (
     SEQUENCE_HEADER,
     SUBJECT_HEADER,
     UPDATE_SUBJECT,
+    WRONG_SEQUENCE_CODE,
+    Ack,
     ApiError,
     GetRequest,
     StreamAnswer,
@@ -51,6 +54,7 @@ class _Kept(NamedTuple):
     at_s: float
     subject: str
     payload: bytes
+    headers: Mapping[str, str]
 
     @property
     def size(self) -> int:
@@ -70,12 +74,23 @@ class _Stream:
         parts = subject.split(".")
         return any(matches(pattern.split("."), parts) for pattern in self.config.subjects)
 
-    def add(self, subject: str, payload: bytes, *, now: float) -> None:
+    def add(self, subject: str, payload: bytes, headers: Mapping[str, str], *, now: float) -> Ack:
+        """Keep a message, or say why not."""
+        expected = headers.get(EXPECTED_HEADER)
+        own = [kept for kept in self._kept if kept.subject == subject]
+        last = own[-1].seq if own else 0
+        if expected is not None and int(expected) != last:
+            wrong = ApiError(f"wrong last sequence: {last}", WRONG_SEQUENCE_CODE)
+            return Ack(stream=self.config.name, error=wrong)
         self._last_seq += 1
-        kept = _Kept(self._last_seq, now, subject, payload)
+        kept = _Kept(self._last_seq, now, subject, payload, headers)
         self._kept.append(kept)
         self._bytes += kept.size
+        if 0 < self.config.max_msgs_per_subject <= len(own):
+            self._kept.remove(own[0])
+            self._bytes -= own[0].size
         self.kept(now)
+        return Ack(stream=self.config.name, seq=kept.seq)
 
     def kept(self, now: float) -> deque[_Kept]:
         """Drop what is too old or too much; return what is left."""
@@ -105,11 +120,15 @@ class MemoryStreams:
         """Lose all streams, as a server does that restarts."""
         self._streams.clear()
 
-    def add(self, subject: str, payload: bytes) -> None:
-        """Keep a message in the streams that take its subject."""
-        for stream in self._streams.values():
-            if stream.takes(subject):
-                stream.add(subject, payload, now=_now())
+    def publish(
+        self, subject: str, payload: bytes, headers: Mapping[str, str] | None
+    ) -> list[Answer]:
+        """Keep a message in the streams that take its subject; return their acknowledgements."""
+        return [
+            (None, _encode(stream.add(subject, payload, headers or {}, now=_now())))
+            for stream in self._streams.values()
+            if stream.takes(subject)
+        ]
 
     def answer(self, subject: str, body: bytes) -> list[Answer]:
         """Return the replies to a request; none where it is not one that is answered."""
@@ -142,6 +161,8 @@ class MemoryStreams:
         if stream is None:
             return []
         request = _get(body)
+        if request.last_by_subj:
+            return _last(stream.kept(_now()), request.last_by_subj)
         wanted = request.next_by_subj.split(".")
         begin_s = request.start_time.timestamp() if request.start_time else 0.0
         found = [
@@ -156,12 +177,23 @@ class MemoryStreams:
         return _batch(found, request)
 
 
+def _last(found: Iterable[_Kept], subject: str) -> list[Answer]:
+    """Return the newest message of a subject."""
+    own = [kept for kept in found if kept.subject == subject]
+    if not own:
+        return [({STATUS_HEADER: NOT_FOUND_STATUS}, b"")]
+    kept = own[-1]
+    place = {SEQUENCE_HEADER: str(kept.seq), SUBJECT_HEADER: subject}
+    return [({**kept.headers, **place}, kept.payload)]
+
+
 def _batch(found: list[_Kept], request: GetRequest) -> list[Answer]:
     """Return the beginning of what was found, and the end of the batch. The bound in bytes guards a network, which is not here."""
     answers: list[Answer] = []
     previous = 0
     for kept in islice(found, request.batch):
         headers = {
+            **kept.headers,
             SEQUENCE_HEADER: str(kept.seq),
             SUBJECT_HEADER: kept.subject,
             PENDING_HEADER: str(len(found) - len(answers) - 1),

@@ -143,8 +143,10 @@ class MemoryHub:
     def carry(self, sender: MemoryWire, frame: Frame) -> None:
         """Bring a frame to everybody interested, and to one member of each queue group."""
         if self.streams is not None:
-            self.streams.add(frame.subject, frame.payload)
-            answers = self.streams.answer(frame.subject, frame.payload) if frame.reply else []
+            answers = self.streams.publish(frame.subject, frame.payload, frame.headers)
+            if frame.reply and not answers:
+                answers = self.streams.answer(frame.subject, frame.payload)
+            answers = answers if frame.reply else []
             for headers, payload in answers:
                 self.carry(sender, Frame(frame.reply, payload, "", headers))
             if answers:

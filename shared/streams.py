@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from shared.messages import ROUTES, Message, Stream
+from shared.messages import ROUTES, Bucket, Message, Stream
 from shared.subjects import pattern
 
 CREATE_SUBJECT = "$JS.API.STREAM.CREATE.{stream}"
@@ -28,6 +28,15 @@ PREVIOUS_HEADER = "Nats-Last-Sequence"
 END_STATUS = "204"
 NOT_FOUND_STATUS = "404"
 
+EXPECTED_HEADER = "Nats-Expected-Last-Subject-Sequence"
+"""Of a write: it is done only where the newest state of the key is this one; 0: where there is none."""
+OPERATION_HEADER = "KV-Operation"
+"""Of a deleted key's newest state."""
+DELETE = "DEL"
+PURGE = "PURGE"
+
+WRONG_SEQUENCE_CODE = 10071
+"""JetStream's own number of `wrong last sequence`."""
 NO_STREAM_CODE = 10059
 """JetStream's own number of `stream not found`."""
 
@@ -49,6 +58,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     discard: str = "old"
     allow_direct: bool = True
     duplicate_window: int = int(_MIN_DUPLICATE_WINDOW_S * _NANOSECONDS)
+    max_msgs_per_subject: int = -1
+    allow_rollup_hdrs: bool = False
+    deny_delete: bool = False
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -77,11 +89,21 @@ class StreamAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class GetRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Asks for up to `batch` messages of a subject, beginning at a sequence number or, where that is 0, a moment."""
 
-    batch: int
-    max_bytes: int
+    batch: int = 0
+    max_bytes: int = 0
     next_by_subj: str = ""
+    last_by_subj: str = ""
+    """Only the newest message of this subject; not a batch."""
     seq: int = 0
     start_time: datetime | None = None
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to a message that a stream keeps, where it was sent as a request."""
+
+    stream: str = ""
+    seq: int = 0
+    error: ApiError | None = None
 
 
 def stream_of(kind: type[Message]) -> Stream:
@@ -104,9 +126,38 @@ def config_of(kind: type[Message], *, replicas: int = 1) -> StreamConfig:
     )
 
 
+def bucket_of(kind: type[Message]) -> Bucket:
+    """Return the bucket that keeps records of a type. Raises `TypeError` where none does."""
+    bucket = ROUTES[kind].bucket
+    if bucket is None:
+        raise TypeError(f"{kind.__name__} is no record")
+    return bucket
+
+
+def stream_name(bucket: Bucket) -> str:
+    """Return the name of the stream behind a bucket, as all clients of JetStream's key-value stores know it."""
+    return f"KV_{bucket.name}"
+
+
+def bucket_config(bucket: Bucket, *, replicas: int = 1) -> StreamConfig:
+    """Return the configuration of the stream behind a bucket: on disk, written in full or not at all, nothing deleted from its middle."""
+    return StreamConfig(
+        name=stream_name(bucket),
+        subjects=[f"$KV.{bucket.name}.>"],
+        max_age=0,
+        max_bytes=bucket.max_bytes,
+        num_replicas=replicas,
+        storage="file",
+        discard="new",
+        max_msgs_per_subject=bucket.history,
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+    )
+
+
 def max_age_s(config: StreamConfig) -> float:
     """Return how long a stream keeps a message."""
-    return config.max_age / _NANOSECONDS
+    return float("inf") if config.max_age == 0 else config.max_age / _NANOSECONDS
 
 
 def total_bytes() -> int:

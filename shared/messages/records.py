@@ -34,7 +34,7 @@ class ServiceRecord(Message, tag="console.service.v1", frozen=True, kw_only=True
     """It shall end: replicas drain, then the operator removes the record."""
 
 
-class DesiredRecord(Message, tag="scaler.desired.v1", frozen=True, kw_only=True):
+class DesiredRecord(Message, tag="console.desired.v1", frozen=True, kw_only=True):
     """How many replicas a service shall have; the spec's bounds hold all the same."""
 
     service: ServiceName
@@ -100,7 +100,7 @@ class StatusRecord(Message, tag="operator.status.v1", frozen=True, kw_only=True)
 
 
 class LeaseRecord(Message, tag="operator.lease.v1", frozen=True, kw_only=True):
-    """Who acts, of several that could. The record's own revision at the time it was taken is the fencing epoch."""
+    """Who acts, of several that could. `epoch` fences: what a former holder still does carries a lower one, and is refused."""
 
     role: Short
     holder: Short
@@ -110,6 +110,14 @@ class LeaseRecord(Message, tag="operator.lease.v1", frozen=True, kw_only=True):
     """A lease that was not renewed for so long by the reader's own clock may be taken."""
     renewals: Count = 0
     """Counts up while it is held."""
+
+
+class RecordChanged(Message, tag="operator.record_changed.v1", frozen=True, kw_only=True):
+    """A record was written or deleted. Only a hint: who watches reads it again."""
+
+    bucket: Short
+    key: Short
+    revision: Count
 
 
 class OperatorHeartbeat(Message, tag="operator.heartbeat.v1", frozen=True, kw_only=True):

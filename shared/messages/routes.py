@@ -23,7 +23,14 @@ from shared.messages.kvstore import (
 )
 from shared.messages.ledger import BlackBox, FoundBlackBox, LedgerBatch
 from shared.messages.parts import Message
-from shared.messages.records import OperatorHeartbeat
+from shared.messages.records import (
+    DesiredRecord,
+    LeaseRecord,
+    OperatorHeartbeat,
+    RecordChanged,
+    ServiceRecord,
+    StatusRecord,
+)
 from shared.messages.stages import StageBatch, StepDetail, StepQuery
 from shared.messages.tracer import TracerHeartbeat
 from shared.messages.warmth import Warmth, WarmthQuery, WarmthWhole
@@ -43,6 +50,8 @@ class Delivery(StrEnum):
     """Core with exactly one awaited reply."""
     STREAM = "stream"
     """As core, and the server keeps it for a while (`Route.stream`), so that who comes later can read it."""
+    RECORD = "record"
+    """The server keeps the newest one of each key on disk (`Route.bucket`); written by comparing (`shared.records`)."""
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +60,17 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     max_age_s: float
     max_bytes: int
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket of JetStream's key-value store."""
+
+    name: str
+    keeper: str
+    """The service that sees to it that the bucket is there."""
+    history: int = 1
+    """States that are kept of each key, the present one included."""
+    max_bytes: int = 64 << 20
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +84,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     """Field whose messages keep their order."""
     stream: Stream | None = None
+    bucket: Bucket | None = None
+    writers: tuple[str, ...] = ()
+    """Who may send it beside its owner."""
 
 
 ROUTES: dict[type[Message], Route] = {
@@ -235,6 +258,48 @@ ROUTES: dict[type[Message], Route] = {
         owner="operator",
         readers=("console",),
         key="operator",
+    ),
+    RecordChanged: Route(
+        subject="hr.record.{bucket}.{key}",
+        delivery=Delivery.CORE,
+        owner="operator",
+        writers=("console",),
+        readers=("operator", "gateway", "console"),
+        key="key",
+    ),
+    ServiceRecord: Route(
+        subject="$KV.hr-services.{service}",
+        delivery=Delivery.RECORD,
+        owner="console",
+        writers=("operator",),
+        readers=("operator", "gateway", "console"),
+        key="service",
+        bucket=Bucket(name="hr-services", keeper="operator", history=8),
+    ),
+    DesiredRecord: Route(
+        subject="$KV.hr-desired.{service}",
+        delivery=Delivery.RECORD,
+        owner="console",
+        writers=("operator",),
+        readers=("operator", "console"),
+        key="service",
+        bucket=Bucket(name="hr-desired", keeper="operator", history=8),
+    ),
+    StatusRecord: Route(
+        subject="$KV.hr-status.{service}",
+        delivery=Delivery.RECORD,
+        owner="operator",
+        readers=("operator", "console"),
+        key="service",
+        bucket=Bucket(name="hr-status", keeper="operator"),
+    ),
+    LeaseRecord: Route(
+        subject="$KV.hr-leases.{role}",
+        delivery=Delivery.RECORD,
+        owner="operator",
+        readers=("operator", "console"),
+        key="role",
+        bucket=Bucket(name="hr-leases", keeper="operator"),
     ),
 }
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from shared.ids import HostId, ServiceName
 from shared.messages import (
+    DesiredRecord,
     HostAnswer,
     HostHeartbeat,
+    LeaseRecord,
     Message,
     OperatorHeartbeat,
+    RecordChanged,
     ReplicaPhase,
     ReplicaState,
+    ReplicaStatus,
+    ServicePhase,
+    ServiceRecord,
     StartReplica,
+    StatusRecord,
     StopReplica,
 )
 
@@ -42,6 +49,15 @@ WAITING = ReplicaState(
     restarts=3,
     retry_s=4.0,
     since_us=1_790_000_000_000_001,
+    reason="exit code 1: no memory",
+)
+STATUS = ReplicaStatus(
+    name="contracts-1",
+    host="node-1",
+    revision="5f0c1d2e",
+    phase=ReplicaPhase.STARTING,
+    step="load",
+    restarts=2,
     reason="exit code 1: no memory",
 )
 HOST_SAMPLES: dict[str, Message] = {
@@ -81,5 +97,39 @@ HOST_SAMPLES: dict[str, Message] = {
         services=2,
         replicas=4,
         url="http://127.0.0.1:9200/metrics",
+    ),
+    "record_changed": RecordChanged(bucket="hr-services", key="contracts", revision=12),
+    "service_record": ServiceRecord(
+        service=SERVICE,
+        spec=SPEC,
+        generation=3,
+        revision="5f0c1d2e",
+        fingerprint="a" * 32,
+        source="contracts.yaml",
+        by="ops",
+        applied_us=1_790_000_000_000_000,
+    ),
+    "service_record_deleted": ServiceRecord(
+        service=SERVICE, spec=SPEC, generation=4, revision="5f0c1d2e", deleted=True
+    ),
+    "desired_record": DesiredRecord(
+        service=SERVICE, replicas=3, by="console", reason="load test", set_us=1_790_000_000_000_000
+    ),
+    "status_record": StatusRecord(
+        service=SERVICE,
+        phase=ServicePhase.DEGRADED,
+        reason="1 of 2 replicas serve",
+        generation=3,
+        revision="5f0c1d2e",
+        wanted=2,
+        ready=1,
+        updated=1,
+        replicas=[STATUS],
+        fingerprints={"5f0c1d2e": "a" * 32},
+        since_us=1_790_000_000_000_000,
+        epoch=3,
+    ),
+    "lease_record": LeaseRecord(
+        role="operator", holder="o0123456789abcdef", epoch=3, ttl_s=6.0, renewals=40
     ),
 }

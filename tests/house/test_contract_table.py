@@ -73,7 +73,9 @@ def test_subject_and_key_are_made_of_the_messages_own_fields(kind: type[Message]
 
     assert used <= fields
     assert route.key is None or route.key in fields
-    assert route.subject.startswith("hr.")
+    prefix = "hr." if route.bucket is None else f"$KV.{route.bucket.name}."
+    assert route.subject.startswith(prefix)
+    assert (route.bucket is not None) == (route.delivery is Delivery.RECORD)
 
 
 def test_no_two_routes_share_a_subject():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.acl import CLIENT, SERVICES, inbox_prefix, permissions
-from shared.messages import ROUTES, LedgerBatch
+from shared.messages import ROUTES, LedgerBatch, ServiceRecord
 from shared.nats_config import ServerOptions, render
 
 
@@ -19,8 +19,11 @@ def test_a_service_publishes_what_it_owns_and_reads_what_it_is_named_for(user):
 
     for route in ROUTES.values():
         subject = pattern(route.subject)
-        assert (route.owner == user) == (subject in allowed.publish), subject
-        assert (user in route.readers) == (subject in allowed.subscribe), subject
+        writes = user in (route.owner, *route.writers)
+        assert writes == (subject in allowed.publish), subject
+        # Records are read by asking for them; nobody needs to hear them being written.
+        reads = user in route.readers and route.bucket is None
+        assert reads == (subject in allowed.subscribe), subject
 
 
 def test_a_caller_without_a_password_reaches_the_public_api_and_nothing_else():
@@ -35,7 +38,8 @@ def test_a_stream_is_shaped_by_its_owner_and_read_by_its_readers():
     stream = ROUTES[LedgerBatch].stream
     assert stream is not None
     of_jetstream = {
-        user: [s for s in permissions(user).publish if s.startswith("$JS")] for user in SERVICES
+        user: [s for s in permissions(user).publish if s.startswith("$JS") and "KV_" not in s]
+        for user in SERVICES
     }
 
     assert [
@@ -45,6 +49,21 @@ def test_a_stream_is_shaped_by_its_owner_and_read_by_its_readers():
     read = [f"$JS.API.STREAM.INFO.{stream.name}", f"$JS.API.DIRECT.GET.{stream.name}"]
     assert [read, read] == [of_jetstream["tracer"], of_jetstream["console"]]
     assert [] == of_jetstream["engine"]
+
+
+def test_a_bucket_is_made_by_its_keeper_written_by_its_writers_and_read_by_its_readers():
+    route = ROUTES[ServiceRecord]
+    assert route.bucket is not None
+    stream = f"KV_{route.bucket.name}"
+    made = {f"$JS.API.STREAM.CREATE.{stream}", f"$JS.API.STREAM.UPDATE.{stream}"}
+    read = {f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.DIRECT.GET.{stream}"}
+
+    for user in SERVICES:
+        allowed = set(permissions(user).publish)
+        assert made <= allowed if user == route.bucket.keeper else not made & allowed
+        uses = user in {route.owner, *route.writers, *route.readers}
+        assert read <= allowed if uses else not read & allowed
+        assert f"$KV.{route.bucket.name}.>" not in allowed
 
 
 def test_the_server_has_memory_for_all_streams():

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from shared.errors import NoHistory, RequestTimeout
-from shared.history import API_S, LOOK_S, History
+from shared.history import History
+from shared.jetstream import API_S, LOOK_S
 from shared.memstreams import Answer, MemoryStreams
 from shared.messages import ROUTES, LedgerBatch
 from shared.streams import GET_SUBJECT, INFO_SUBJECT, StreamConfig, config_of
@@ -93,7 +94,7 @@ def test_a_server_that_does_not_answer_is_given_up_after_the_deadline():
             await read(history.replay(LedgerBatch))
 
         assert API_S == pytest.approx(loop.time() - began_s)
-        assert not history._calls
+        assert not history._jetstream._calls
 
     MemoryWorld().run(scenario)
 
