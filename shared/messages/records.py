@@ -51,11 +51,11 @@ class ServicePhase(StrEnum):
     PENDING = "Pending"
     """Nothing runs yet: no host, no room."""
     INITIALIZING = "Initializing"
-    """Replicas start; fewer serve than are wanted, for the first time."""
+    """Replicas start, and none serves yet."""
     RUNNING = "Running"
-    """All wanted replicas of the present revision serve."""
+    """As many serve as are wanted; where a change is under way, `StatusRecord.reason` says how far it is."""
     DEGRADED = "Degraded"
-    """Fewer serve than are wanted, or a change does not come through."""
+    """Fewer serve than are wanted."""
     DRAINING = "Draining"
     """It was deleted; replicas finish what they have."""
     FAILED = "Failed"
@@ -97,6 +97,13 @@ class StatusRecord(Message, tag="operator.status.v1", frozen=True, kw_only=True)
     """When it came into this phase."""
     epoch: Count = 0
     """Of the operator that wrote it."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the service is as it shall be, and nothing is under way."""
+        return self.phase is ServicePhase.RUNNING and self.updated >= self.wanted == len(
+            self.replicas
+        )
 
 
 class LeaseRecord(Message, tag="operator.lease.v1", frozen=True, kw_only=True):
