@@ -60,7 +60,11 @@ class LeaseTerm:
         if entry is None:
             return self._take(0, 0, at_least)
         record = entry.record
-        if record.holder == self._holder and record.epoch == self.epoch:
+        is_ours = record.holder == self._holder and record.epoch == self.epoch
+        if is_ours and at_least > self.epoch:
+            # Others obey a higher one: the record was lost once and counts anew.
+            return self._take(entry.revision, record.epoch, at_least)
+        if is_ours:
             return Take(
                 entry.revision, msgspec.structs.replace(record, renewals=record.renewals + 1)
             )
