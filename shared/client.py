@@ -16,9 +16,6 @@ from contextlib import aclosing
 from typing import Any, Self
 
 import msgspec
-from nats import errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from shared.errors import HeadraceError, UserError
 from shared.messages import (
@@ -31,6 +28,7 @@ from shared.messages import (
     API_TIMEOUT_HEADER,
     Priority,
 )
+from shared.natsclient import Client, Msg, errors
 from shared.subjects import fill
 
 Json = dict[str, Any]

@@ -10,8 +10,12 @@ import sys
 from typing import Literal
 
 import msgspec
-import structlog
-from structlog.typing import Processor
+
+from shared.imports import without
+
+with without("rich"):  # coloured tracebacks for terminals
+    import structlog
+    from structlog.typing import Processor
 
 Level = Literal["debug", "info", "warning", "error"]
 

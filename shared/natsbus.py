@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from nats.aio.client import Client
-
 from shared.acl import SERVICES, inbox_prefix
 from shared.errors import BusError, UserError
+from shared.natsclient import Client
 from shared.natswire import CLIENT_BUFFER_BYTES, RETRY_S, NatsWire
 from shared.settings import NatsSettings
 from shared.typedbus import TypedBus

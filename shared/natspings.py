@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from nats import errors
-from nats.aio.client import Client
-
 from shared.errors import BusClosed
+from shared.natsclient import Client, errors
 
 PING_LIMIT_S = 60.0
 """Longer than a dead connection stays unnoticed: only then is it safe to give a PING up (see `Pings.ping`)."""

@@ -11,8 +11,9 @@ import ssl
 from contextlib import suppress
 from urllib.parse import ParseResult
 
-from nats.aio.transport import TcpTransport
 from typing_extensions import override
+
+from shared.natsclient import TcpTransport
 
 GOODBYE_S = 1.0
 """What unsent bytes of a closed connection get to leave."""

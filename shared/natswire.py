@@ -13,13 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from nats import errors
-from nats.aio.client import Client, Server
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from shared import logs
 from shared.errors import BusClosed, BusFull, RequestTimeout, TooBig
+from shared.natsclient import Client, Msg, Server, errors
 from shared.natspings import TROUBLE, Pings
 from shared.natstransport import SteadyTransport
 from shared.quiet import Quiet
