@@ -313,7 +313,10 @@ def _bus_config(parser: argparse.ArgumentParser) -> None:
 Declare = Callable[[argparse.ArgumentParser], None]
 COMMANDS: dict[str, tuple[str, Declare]] = {
     "up": ("start a platform on this machine and serve until Ctrl-C", _up),
-    "status": ("show engines, gateways, tracers and KV stores of a running platform", _status),
+    "status": (
+        "show engines, gateways, hosts, operators, tracers and KV stores of a running platform",
+        _status,
+    ),
     "top": ("watch requests, stages and engines live", insight.top),
     "blame": ("say which stage explains the slow requests of a service", insight.blame),
     "logs": ("list the requests of a service, a line each", insight.logs),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,7 +16,11 @@ from shared.messages import (
     EngineHeartbeat,
     EngineState,
     GatewayHeartbeat,
+    HostHeartbeat,
     KvStoreHeartbeat,
+    Message,
+    OperatorHeartbeat,
+    ReplicaPhase,
     TracerHeartbeat,
 )
 from shared.natsbus import NatsBus
@@ -24,6 +30,18 @@ LISTEN_S = 2.5 * HEARTBEAT_S
 """Two beats of everybody who is alive, with room for a late one."""
 HUNG_S = 2.0
 """A step that began longer ago than this, while there is work, is worth a remark."""
+
+
+KINDS: dict[type[Message], str] = {
+    EngineHeartbeat: "engine",
+    GatewayHeartbeat: "gateway",
+    TracerHeartbeat: "tracer",
+    KvStoreHeartbeat: "store",
+    HostHeartbeat: "host",
+    OperatorHeartbeat: "operator",
+}
+"""Who is heard, and the field that tells one from another."""
+L = TypeVar("L")
 
 
 class EngineLine(msgspec.Struct, frozen=True):
@@ -82,6 +100,34 @@ class KvStoreLine(msgspec.Struct, frozen=True):
     remark: str
 
 
+class HostLine(msgspec.Struct, frozen=True):
+    """One host."""
+
+    host: str
+    name: str
+    driver: str
+    zone: str
+    replicas: int
+    running: int
+    free_memory_bytes: int
+    memory_bytes: int
+    free_gpus: int
+    gpus: int
+    remark: str
+
+
+class OperatorLine(msgspec.Struct, frozen=True):
+    """One operator."""
+
+    operator: str
+    leads: bool
+    epoch: int
+    services: int
+    replicas: int
+    url: str
+    remark: str
+
+
 class Picture(msgspec.Struct, frozen=True):
     """Who was heard."""
 
@@ -89,6 +135,8 @@ class Picture(msgspec.Struct, frozen=True):
     gateways: list[GatewayLine]
     tracers: list[TracerLine]
     kv_stores: list[KvStoreLine]
+    hosts: list[HostLine]
+    operators: list[OperatorLine]
 
     @property
     def is_serving(self) -> bool:
@@ -171,41 +219,69 @@ def kv_store_line(beat: KvStoreHeartbeat) -> KvStoreLine:
     )
 
 
+def host_line(beat: HostHeartbeat) -> HostLine:
+    """Return what a person wants to know of a heartbeat."""
+    troubles = [
+        f"{state.name} is {state.phase}{f' ({state.restarts} restarts)' if state.restarts else ''}: {state.reason.splitlines()[0]}"
+        for state in beat.replicas
+        if state.phase in {ReplicaPhase.WAITING, ReplicaPhase.FAILED} and state.reason
+    ]
+    return HostLine(
+        host=beat.host,
+        name=beat.name,
+        driver=beat.driver,
+        zone=beat.zone,
+        replicas=len(beat.replicas),
+        running=sum(state.phase is ReplicaPhase.RUNNING for state in beat.replicas),
+        free_memory_bytes=beat.free_memory_bytes,
+        memory_bytes=beat.memory_bytes,
+        free_gpus=beat.free_gpus,
+        gpus=beat.gpus,
+        remark="; ".join([*(["it ends"] if beat.is_draining else []), *troubles]),
+    )
+
+
+def operator_line(beat: OperatorHeartbeat) -> OperatorLine:
+    """Return what a person wants to know of a heartbeat."""
+    return OperatorLine(
+        operator=beat.operator,
+        leads=beat.leads,
+        epoch=beat.epoch,
+        services=beat.services,
+        replicas=beat.replicas,
+        url=beat.url,
+        remark=beat.reason,
+    )
+
+
 async def observe(address: BusAddress) -> Picture:
     """Listen for a moment and return who was heard. Raises `UserError` where no bus answers."""
-    engines: dict[str, EngineHeartbeat] = {}
-    gateways: dict[str, GatewayHeartbeat] = {}
-    tracers: dict[str, TracerHeartbeat] = {}
-    stores: dict[str, KvStoreHeartbeat] = {}
+    heard: dict[type, dict[str, Any]] = {kind: {} for kind in KINDS}
 
-    def on_engine(beat: EngineHeartbeat) -> None:
-        engines[beat.engine] = cleaned(beat)
+    def hear(kind: type, key: str) -> Callable[[Any], None]:
+        def on_beat(beat: Any) -> None:
+            heard[kind][getattr(beat, key)] = cleaned(beat)
 
-    def on_gateway(beat: GatewayHeartbeat) -> None:
-        gateways[beat.gateway] = cleaned(beat)
-
-    def on_tracer(beat: TracerHeartbeat) -> None:
-        tracers[beat.tracer] = cleaned(beat)
-
-    def on_store(beat: KvStoreHeartbeat) -> None:
-        stores[beat.store] = cleaned(beat)
+        return on_beat
 
     async def listen(bus: NatsBus) -> None:
-        await bus.subscribe(EngineHeartbeat, on_engine)
-        await bus.subscribe(GatewayHeartbeat, on_gateway)
-        await bus.subscribe(TracerHeartbeat, on_tracer)
-        await bus.subscribe(KvStoreHeartbeat, on_store)
+        for kind, key in KINDS.items():
+            await bus.subscribe(kind, hear(kind, key))
         await asyncio.sleep(LISTEN_S)
 
     await on_bus(address, listen, name="headrace status")
+
+    def lines(kind: type, line: Callable[[Any], L]) -> list[L]:
+        return [line(beat) for _, beat in sorted(heard[kind].items())]
+
+    engines = lines(EngineHeartbeat, engine_line)
     return Picture(
-        engines=[
-            engine_line(beat)
-            for _, beat in sorted(engines.items(), key=lambda item: (item[1].service, item[1].name))
-        ],
-        gateways=[gateway_line(beat) for _, beat in sorted(gateways.items())],
-        tracers=[tracer_line(beat) for _, beat in sorted(tracers.items())],
-        kv_stores=[kv_store_line(beat) for _, beat in sorted(stores.items())],
+        engines=sorted(engines, key=lambda line: (line.service, line.name)),
+        gateways=lines(GatewayHeartbeat, gateway_line),
+        tracers=lines(TracerHeartbeat, tracer_line),
+        kv_stores=lines(KvStoreHeartbeat, kv_store_line),
+        hosts=lines(HostHeartbeat, host_line),
+        operators=lines(OperatorHeartbeat, operator_line),
     )
 
 
@@ -215,6 +291,9 @@ TRACER_HEAD = (
     f"{'TRACER':<20}{'METRICS':<36}{'LEDGERS':>9}{'KEPT':>8}{'EXPORTED':>10}{'DROPPED':>9}"
 )
 STORE_HEAD = f"{'KV STORE':<20}{'VALUES':>10}{'USED':>10}{'OF':>10}{'HITS':>10}{'MISSES':>10}{'ENGINES':>9}  MIRRORS"
+
+HOST_HEAD = f"{'HOST':<20}{'DRIVER':<12}{'ZONE':<10}{'RUNNING':>9}{'OF':>5}{'FREE MEMORY':>13}{'OF':>10}{'FREE GPUS':>11}{'OF':>5}"
+OPERATOR_HEAD = f"{'OPERATOR':<20}{'LEADS':<7}{'EPOCH':>7}{'SERVICES':>10}{'REPLICAS':>10}"
 
 
 def table(picture: Picture) -> str:
@@ -230,6 +309,7 @@ def table(picture: Picture) -> str:
         f"{g.gateway:<20}{g.url:<32}{g.open_streams:>8}{g.queued:>8}{g.engines:>9}"
         for g in picture.gateways
     ] or ["  none was heard"]
+    lines += _hosts(picture)
     if picture.tracers:
         lines += ["", TRACER_HEAD]
     lines += [
@@ -244,3 +324,19 @@ def table(picture: Picture) -> str:
         for s in picture.kv_stores
     ]
     return "\n".join(lines)
+
+
+def _hosts(picture: Picture) -> list[str]:
+    lines = ["", HOST_HEAD] if picture.hosts else []
+    lines += [
+        f"{h.name or h.host:<20}{h.driver:<12}{h.zone or '-':<10}{h.running:>9}{h.replicas:>5}{in_bytes(h.free_memory_bytes):>13}"
+        f"{in_bytes(h.memory_bytes):>10}{h.free_gpus:>11}{h.gpus:>5}  {h.remark}".rstrip()
+        for h in picture.hosts
+    ]
+    if picture.operators:
+        lines += ["", OPERATOR_HEAD]
+    lines += [
+        f"{o.operator:<20}{'yes' if o.leads else 'no':<7}{o.epoch:>7}{o.services:>10}{o.replicas:>10}  {o.remark}".rstrip()
+        for o in picture.operators
+    ]
+    return lines

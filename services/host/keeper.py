@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from services.host.ports import CannotRun, Driver, NotNow, Order, Prepared, Running
 from services.host.replicas import Event, Replicas
-from services.host.room import claim_of, weights_claim
 from shared import logs
 from shared.clock import loop_clock, wall_time_s
+from shared.spec.footprint import memory_needed
 
 T = TypeVar("T")
 
@@ -90,9 +90,8 @@ class Keeper:
 
     def _promise(self, prepared: Prepared) -> None:
         """Keep room for the weights, whose size is known now."""
-        spec, room = self.order.spec, self._replicas.room
-        needed = claim_of(spec).memory_bytes
-        needed += weights_claim(spec, weight_bytes=prepared.weight_bytes)
+        room = self._replicas.room
+        needed = memory_needed(self.order.spec, weight_bytes=prepared.weight_bytes)
         lack = room.promise(self.order.name, needed)
         if lack is None:
             return

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 import msgspec
 from typing_extensions import override
 
+from shared.spec.footprint import memory_needed
 from shared.spec.model import GIB, LLMService
-
-ENGINE_OVERHEAD_BYTES = 1_200 << 20
-"""Resident memory of a vLLM engine's processes without weights and KV blocks: measured 0.9 to 1.1 GiB on the CPU build."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,25 +44,8 @@ class Lack(msgspec.Struct, frozen=True):
 def claim_of(spec: LLMService) -> Claim:
     """Return what a replica of a service takes before the size of its weights is known."""
     wanted = spec.resources
-    memory = wanted.memory_bytes
-    if memory is None:
-        memory = 0
-        if spec.engine.backend == "vllm":
-            on_device = wanted.gpu > 0
-            pool = 0 if on_device else spec.kv.pool_bytes
-            memory = ENGINE_OVERHEAD_BYTES + pool + spec.kv.host_bytes
     cores = math.ceil(wanted.cpu) if wanted.cpu is not None else 0
-    return Claim(memory_bytes=memory, cores=cores, gpus=wanted.gpu)
-
-
-def weights_claim(spec: LLMService, *, weight_bytes: int) -> int:
-    """Return what the weights add to a claim.
-
-    On the CPU they count twice: a processor without bfloat16 keeps them as float32, and loading holds a second copy for a moment.
-    """
-    if spec.resources.memory_bytes is not None or spec.engine.backend != "vllm":
-        return 0
-    return weight_bytes if spec.resources.gpu else 2 * weight_bytes
+    return Claim(memory_bytes=memory_needed(spec), cores=cores, gpus=wanted.gpu)
 
 
 class Room:

@@ -43,9 +43,9 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     engine: EngineAccess = EngineAccess()
     log: LogSettings = LogSettings()
     metrics_host: str = "127.0.0.1"
-    """Address of the metrics page."""
+    """Address of the metrics pages, of the host and of its engines."""
     metrics_port: int = 0
-    """Port of the metrics page; 0: none."""
+    """Port of the host's own; 0: none."""
     first_port: int = 0
     """First port of the engines' metrics pages; 0: any that are free."""
     ports: int = 64

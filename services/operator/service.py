@@ -48,6 +48,8 @@ from shared.spec.reading import from_document
 
 ROLE = "operator"
 KINDS = (ServiceRecord, DesiredRecord, StatusRecord, LeaseRecord)
+HEARD_S = 2 * HEARTBEAT_S
+"""A host that was heard so lately lives, and tells what it runs now."""
 OLD_VIEW_S = 3 * READ_AGAIN_S
 """Records that could not be read for so long are not acted on."""
 
@@ -180,8 +182,7 @@ class Operator:
         can_see = all(
             view.is_read and view.age_s <= OLD_VIEW_S for view in (services, desired, status)
         )
-        has_listened = now - self._listens_since_s >= self._settings.listen_s
-        if not (self.leads and self._bus.is_answering and can_see and has_listened):
+        if not (self.leads and self._bus.is_answering and can_see and self._has_listened(now)):
             return None
         memory = self._memory
         return World(
@@ -198,6 +199,13 @@ class Operator:
             stops=memory.stops,
             refusals=memory.refusals,
         )
+
+    def _has_listened(self, now: float) -> bool:
+        """Whether all hosts that live have told what they run."""
+        if now - self._listens_since_s >= self._settings.listen_s:
+            return True
+        heard = sum(now - host.heard_s <= HEARD_S for host in self._memory.hosts.values())
+        return 0 < self._settings.hosts <= heard
 
     def _wanted(
         self,

@@ -30,6 +30,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How long a leader may be silent before another one leads; the same for all of a platform."""
     listen_s: float = 1.6
     """How long a new leader listens to hosts before it acts: three of their heartbeats, so that it adopts what runs."""
+    hosts: int = 0
+    """How many hosts there are, where that is known: once all were heard, a new leader need not listen any longer. 0: not known."""
     look_s: float = 1.0
     """Between two looks at the fleet where nothing changes."""
     order_timeout_s: float = 5.0

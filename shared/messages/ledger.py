@@ -156,7 +156,7 @@ class LedgerBatch(Message, tag="gateway.ledgers.v1", array_like=True, frozen=Tru
 UNKNOWN_SERVICE = ServiceName("unknown")
 
 
-class BlackBox(Message, tag="console.blackbox.v1", frozen=True, kw_only=True):
+class BlackBox(Message, tag="host.blackbox.v1", frozen=True, kw_only=True):
     """What an engine process that died wrote to its black box has been kept; traces of the requests that it lost point to it."""
 
     engine: EngineId

@@ -178,8 +178,8 @@ ROUTES: dict[type[Message], Route] = {
     BlackBox: Route(
         subject="hr.blackbox.{service}.{engine}",
         delivery=Delivery.CORE,
-        owner="console",
-        readers=("tracer",),
+        owner="host",
+        readers=("tracer", "console"),
         key="engine",
     ),
     FoundBlackBox: Route(

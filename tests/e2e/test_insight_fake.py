@@ -96,4 +96,4 @@ def test_a_long_prompt_that_held_up_a_stream_is_found_by_each_command(platform):
     assert stalled in [json.loads(line)["request"] for line in lines.splitlines()]
     assert "decode_wait" in words
     assert "tiny" in picture
-    assert "engine-0" in picture
+    assert "tiny-0" in picture

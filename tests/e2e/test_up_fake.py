@@ -73,12 +73,13 @@ def wait_until_gone(pids: set[int], *, within_s: float = 10.0) -> set[int]:
 
 
 def targets_of(config: Path) -> list[str]:
-    return [
-        target
-        for job in yaml.safe_load(config.read_text())["scrape_configs"]
-        for group in job["static_configs"]
-        for target in group["targets"]
-    ]
+    groups = []
+    for job in yaml.safe_load(config.read_text())["scrape_configs"]:
+        groups += job.get("static_configs", [])
+        for source in job.get("file_sd_configs", []):
+            for file in source["files"]:
+                groups += json.loads(Path(file).read_text())
+    return [target for group in groups for target in group["targets"]]
 
 
 def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
@@ -99,12 +100,14 @@ def test_it_serves_the_curl_line_that_it_prints_and_ends_whole(platform):
     assert 2 == status.stdout.count(" ready ")
     assert f"http://127.0.0.1:{platform.metrics_port}/metrics" in status.stdout
     assert "headrace_tracer_ledgers_total" in metrics
-    assert [1, 2, 1] == [
+    assert [1, 2, 1, 1, 1] == [
         sum(f"\n{name} " in page or f"\n{name}{{" in page for page in pages)
         for name in (
             "headrace_gateway_open_calls",
             "llm_engine_steps_total",
             "headrace_tracer_level",
+            "headrace_host_replicas",
+            "headrace_operator_leads",
         )
     ]
     assert str(scrape) in "".join(platform.output)
@@ -188,11 +191,7 @@ async def kill_under_load(platform: Platform, engine: int) -> tuple[BlackBox, fl
 
 
 def test_an_engine_that_is_killed_leaves_its_black_box_and_comes_back(platform):
-    engine = min(
-        pid
-        for pid in platform.pids()
-        if b"services.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    engine = min(platform.engine_pids())
 
     box, took_s = asyncio.run(kill_under_load(platform, engine))
     kept = json.loads(command(platform.home, "blackbox", "--json").stdout)

@@ -45,15 +45,22 @@ async def test_a_replica_serves_and_ends_when_it_is_told(nats_server, tmp_path):
         took_s = time.monotonic() - began
         ready = [beat for beat in host.engines if beat.state is EngineState.READY]
 
+        pages = json.loads((host.folder / "engines.json").read_text())
+        (target,) = pages[0]["targets"]
+        page = await asyncio.to_thread(httpx.get, f"http://{target}/metrics")
+
         assert (await host.order()).accepted  # again: nothing changes
         assert (await host.stop_replica()).accepted
         await host.phase(None)
+        assert [] == json.loads((host.folder / "engines.json").read_text())
 
     assert {host.name_of(0)} == {beat.name for beat in ready}
     assert {"r1"} == {beat.version for beat in ready}
     assert took_s < 10.0
     assert state.restarts == 0
-    assert state.metrics_port > 0
+    assert [{"process": host.name_of(0)}] == [page["labels"] for page in pages]
+    assert f"127.0.0.1:{state.metrics_port}" == target
+    assert "llm_engine_steps_total" in page.text
     assert not is_alive(state.pid)
 
 

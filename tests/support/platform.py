@@ -146,6 +146,14 @@ class Platform:
         """Return all processes of the platform."""
         return descendants(self.process.pid)
 
+    def engine_pids(self) -> set[int]:
+        """Return the processes of the engines, as they call themselves."""
+        return {
+            pid
+            for pid in self.pids()
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "headrace-engine"
+        }
+
     def engines(self) -> list[dict[str, Any]]:
         """Return what `headrace status` knows of the engines."""
         result = subprocess.run(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
-from services.console import output
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import UpOptions
-from services.console.fleet.up import FindModel, Model, Up
+from services.console.fleet.up import Up
 from services.console.settings import ConsoleSettings
 from shared import machine
 from shared.errors import UserError
-from shared.models.fetch import check_servable, find_or_fetch
+from shared.models.fetch import RECIPES, check_servable
 
 
 async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Path) -> int:
@@ -25,7 +23,7 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         port=options.port,
         nats_port=options.nats_port,
         service=options.service,
-        model=options.model,
+        model=model_path(options.model, settings.models),
         fake=options.fake_engine,
         upstream=options.upstream,
         kv_cache_bytes=options.kv_cache,
@@ -39,7 +37,7 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         metrics_port=options.metrics_port,
         kv_folders=tuple(options.kv_folder),
         kv_disk_bytes=0 if options.no_kv_store else options.kv_disk,
-        engine_args=engine_args(options.engine_arg),
+        engine_settings=engine_settings(options.engine_arg),
         start_timeout_s=options.start_timeout,
         drain_s=options.drain,
     )
@@ -53,16 +51,17 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
     platform = Up(
         wanted,
         instance=Instance(settings.platform_folder(options.name)),
+        models=settings.models,
         env=settings.environment,
         root=root,
         api_key=settings.key,
     )
-    return await platform.run(_finder(wanted, settings))
+    return await platform.run()
 
 
-def engine_args(pairs: list[str]) -> tuple[str, ...]:
-    """Return `vllm-max-num-seqs=64` as command line arguments of the engine. Raises `UserError`."""
-    args: list[str] = []
+def engine_settings(pairs: list[str]) -> dict[str, str]:
+    """Return `vllm-max-num-seqs=64` as a setting of the engine and its value. Raises `UserError`."""
+    found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
@@ -70,23 +69,14 @@ def engine_args(pairs: list[str]) -> tuple[str, ...]:
                 f"--engine-arg {pair!r} is not KEY=VALUE",
                 hint="as --engine-arg vllm-max-num-seqs=64",
             )
-        args += [f"--{key}", value]
-    return tuple(args)
+        found[key] = value
+    return found
 
 
-def service_name(model: str) -> str:
-    """Return a model's name as a service's: dots and the like cannot be in a NATS subject (`Qwen2.5-0.5B` → `Qwen2-5-0-5B`)."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", model).strip("-") or "model"
-
-
-def _finder(options: UpOptions, settings: ConsoleSettings) -> FindModel:
-    async def find() -> Model:
-        if options.backend != "vllm":
-            return Model(name=options.service or options.backend, path=None, weight_bytes=0)
-        found = await find_or_fetch(
-            options.model, settings.models, env=settings.environment, progress=output.note
-        )
-        name = options.service or service_name(found.name)
-        return Model(name=name, path=found.path, weight_bytes=found.weight_bytes)
-
-    return find
+def model_path(name_or_path: str, models: Path) -> str:
+    """Return a model's directory as any process finds it; a name in the store, or of what can be made, stays one."""
+    is_name = "/" not in name_or_path and name_or_path not in {"", ".", ".."}
+    if is_name and (name_or_path in RECIPES or (models / name_or_path).is_dir()):
+        return name_or_path
+    directory = Path(name_or_path).expanduser().absolute()
+    return str(directory) if name_or_path and directory.exists() else name_or_path

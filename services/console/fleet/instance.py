@@ -74,6 +74,11 @@ class Instance:
         """Configuration for a Prometheus on this machine."""
         return self.folder / "prometheus.yml"
 
+    @property
+    def engine_pages(self) -> Path:
+        """Metrics pages of the engines, which come and go; the host writes it."""
+        return self.folder / "engines.json"
+
     def write_scrape(self, text: str) -> None:
         """Write that configuration; nothing in it is secret."""
         self.scrape_file.write_text(text)

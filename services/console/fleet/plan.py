@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from shared.errors import UserError
-
 GIB = 1 << 30
-ENGINE_OVERHEAD_BYTES = 1_200 << 20
-"""Resident memory of a vLLM engine's processes without weights and KV blocks: measured 0.9 to 1.1 GiB on the CPU build."""
-
 KV_DISK_BYTES = 20 * GIB
 KV_FREE_SHARE = 4
 KV_STOP_S = 10.0
@@ -21,6 +17,9 @@ KV_STOP_S = 10.0
 
 TRACER_STOP_S = 10.0
 """Its drain of 5 s and what ending takes."""
+OPERATOR_STOP_S = 5.0
+HOST_STOP_S = 12.0
+"""What ending takes beyond the drain of its engines."""
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +61,13 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the KV store of this host keeps blocks: a folder, or two on disks of their own; empty: in the platform's folder."""
     kv_disk_bytes: int | None = None
     """What it may take on each; 0: no store; None: `KV_DISK_BYTES`, or a quarter of what is free, if that is less."""
-    engine_args: tuple[str, ...] = ()
-    """Further settings of the engine, as `--vllm-max-num-seqs 64`."""
+    engine_settings: dict[str, str] = {}
+    """Further settings of the engine, as `vllm-max-num-seqs`: `64`."""
     start_timeout_s: float = 600.0
     drain_s: float = 30.0
 
     @property
-    def backend(self) -> str:
+    def backend(self) -> Literal["vllm", "fake", "openai"]:
         """Which adapter the engines use."""
         if self.fake:
             return "fake"
@@ -90,30 +89,6 @@ class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
     stop_s: float
     metrics_port: int = 0
     """Loopback port of its metrics page."""
-
-
-def memory_needed_bytes(options: UpOptions, *, weight_bytes: int) -> int:
-    """Return the memory that the engines will take; weights are private to each engine process.
-
-    They count twice: a processor without bfloat16 keeps them as float32, and loading holds a second copy for a moment.
-    """
-    if options.backend != "vllm":
-        return 0
-    blocks = options.kv_cache_bytes + options.kv_host_bytes
-    return options.engines * (2 * weight_bytes + blocks + ENGINE_OVERHEAD_BYTES)
-
-
-def check_memory(options: UpOptions, *, weight_bytes: int, available_bytes: int) -> None:
-    """Raise `UserError`, with the numbers and what to change, where the engines cannot fit."""
-    needed = memory_needed_bytes(options, weight_bytes=weight_bytes)
-    if needed <= available_bytes:
-        return
-    raise UserError(
-        f"{options.engines} engine(s) need about {needed / GIB:.1f} GiB ({2 * weight_bytes / GIB:.1f} weights + "
-        f"{(options.kv_cache_bytes + options.kv_host_bytes) / GIB:.1f} KV blocks + {ENGINE_OVERHEAD_BYTES / GIB:.1f} each), "
-        f"{available_bytes / GIB:.1f} GiB are free",
-        hint="fewer --engines, or a smaller --kv-cache or --kv-host",
-    )
 
 
 def nats_env(
@@ -150,47 +125,43 @@ def gateway_plans(
     ]
 
 
-def engine_plans(
+def operator_plan(
+    options: UpOptions, *, secrets: Mapping[str, Path], metrics_port: int
+) -> ProcessPlan:
+    """Plan the operator. It need not wait for other hosts than the one that is started beside it."""
+    return ProcessPlan(
+        name="operator",
+        module="services.operator",
+        args=("--metrics-port", str(metrics_port), "--hosts", "1"),
+        env=nats_env("OPERATOR", options, user="operator", secrets=secrets),
+        stop_s=OPERATOR_STOP_S,
+        metrics_port=metrics_port,
+    )
+
+
+def host_plan(
     options: UpOptions,
     *,
-    service: str,
-    model: Path | None,
-    boxes: Path,
+    folder: Path,
+    models: Path,
     secrets: Mapping[str, Path],
-    metrics_ports: Sequence[int],
-) -> list[ProcessPlan]:
-    """Plan the engines; `model` is the directory that they load, `boxes` that of their black boxes."""
-    args = ["--service", service, "--backend", options.backend, "--drain-s", str(options.drain_s)]
-    args += ["--blackbox-folder", str(boxes)]
-    if options.backend == "vllm":
-        args += ["--vllm-model", str(model), "--vllm-kv-cache-bytes", str(options.kv_cache_bytes)]
-        args += ["--kv-host-bytes", str(options.kv_host_bytes)]
-        args += ["--kv-min-tokens", str(options.kv_min_tokens)]
-        if options.kv_store and options.kv_host_bytes:
-            args += ["--kv-store", options.kv_store]
-        if options.max_model_len is not None:
-            args += ["--vllm-max-model-len", str(options.max_model_len)]
-    if options.upstream:
-        args += ["--openai-url", options.upstream]
-    env = nats_env("ENGINE", options, user="engine", secrets=secrets)
-    return [
-        ProcessPlan(
-            name=f"engine-{number}",
-            module="services.engine",
-            args=(
-                *args,
-                "--name",
-                f"engine-{number}",
-                "--metrics-port",
-                str(port),
-                *options.engine_args,
-            ),
-            env=env,
-            stop_s=options.drain_s + 5.0,
-            metrics_port=port,
-        )
-        for number, port in zip(range(options.engines), metrics_ports, strict=True)
-    ]
+    metrics_port: int,
+) -> ProcessPlan:
+    """Plan the host, in the platform's folder; it gives engines a password of their own."""
+    args = ["--folder", str(folder), "--models", str(models), "--drain-s", str(options.drain_s)]
+    args += ["--warm", "vllm" if options.backend == "vllm" else "plain"]
+    args += ["--metrics-port", str(metrics_port), "--engine-user", "engine"]
+    args += ["--engine-password-file", str(secrets["engine"])]
+    if options.kv_store:
+        args += ["--kv-store", options.kv_store]
+    return ProcessPlan(
+        name="host",
+        module="services.host",
+        args=tuple(args),
+        env=nats_env("HOST", options, user="host", secrets=secrets),
+        stop_s=options.drain_s + HOST_STOP_S,
+        metrics_port=metrics_port,
+    )
 
 
 def tracer_plans(options: UpOptions, *, secrets: Mapping[str, Path]) -> list[ProcessPlan]:

@@ -13,8 +13,11 @@ RULES = Path("deploy", "prometheus", "rules")
 INTERVAL_S = 5
 
 
-def scrape_config(plans: Sequence[ProcessPlan], *, rules: Path) -> str:
-    """Return the YAML: a job for each kind of process. Rules of a folder that is not there are no rules, to Prometheus too."""
+def scrape_config(plans: Sequence[ProcessPlan], *, rules: Path, engines: Path) -> str:
+    """Return the YAML: a job for each kind of process; `engines` is the file that names those of the engines.
+
+    Rules of a folder that is not there are no rules, to Prometheus too.
+    """
     lines = [
         "# Made by `headrace up` at each start: ports change. Use it with `prometheus --config.file=…`.",
         f"global: {{scrape_interval: {INTERVAL_S}s, evaluation_interval: 15s}}",
@@ -29,4 +32,8 @@ def scrape_config(plans: Sequence[ProcessPlan], *, rules: Path) -> str:
         for plan in members:
             target = json.dumps(f"127.0.0.1:{plan.metrics_port}")
             lines.append(f"      - {{targets: [{target}], labels: {{process: {plan.name}}}}}")
+    lines += ["  - job_name: headrace-engine", "    file_sd_configs:"]
+    lines.append(
+        f"      - {{files: [{json.dumps(str(engines))}], refresh_interval: {INTERVAL_S}s}}"
+    )
     return "\n".join(lines) + "\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,44 +14,35 @@ import msgspec
 
 from services.console import output
 from services.console.fleet import kv_place
-from services.console.fleet.boxes import Boxes
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import (
     ProcessPlan,
     UpOptions,
-    check_memory,
-    engine_plans,
     gateway_plans,
+    host_plan,
     kv_budget,
     kv_store_plan,
+    operator_plan,
     tracer_plans,
 )
 from services.console.fleet.scrape import RULES, scrape_config
-from services.console.fleet.zygote_child import EngineLauncher, EngineNursery
+from services.console.fleet.service import check_memory, service_of
 from shared import machine
-from shared.errors import UserError
+from shared.errors import BusError, UserError
+from shared.models.fetch import must_be_made
+from shared.models.store import resolve
 from shared.processes.child import ExecLauncher, Launcher
 from shared.processes.supervisor import Kept, Supervisor
 from shared.settings import NatsSettings, read_secret
 
 if TYPE_CHECKING:
-    from services.console.fleet.ready import FleetWatch
-    from shared.bus import Bus
+    from services.console.fleet.declare import Declared
+    from services.console.fleet.watch import FleetWatch
+    from shared.natsbus import NatsBus
+    from shared.records import Records
 
 NATS_STOP_S = 5.0
 PROGRESS_S = 0.5
-
-
-class Model(msgspec.Struct, frozen=True):
-    """What the engines load."""
-
-    name: str
-    path: Path | None
-    weight_bytes: int
-
-
-FindModel = Callable[[], Awaitable[Model]]
-"""Finds the model, fetching it where needed; runs while the engines' imports run."""
 
 
 class Up:
@@ -61,6 +53,7 @@ class Up:
         options: UpOptions,
         *,
         instance: Instance,
+        models: Path,
         env: Mapping[str, str],
         root: Path,
         api_key: str | None,
@@ -69,16 +62,15 @@ class Up:
             socket = kv_place.socket_path(instance.folder)
             options = msgspec.structs.replace(options, kv_store=str(socket))
         self._options = options
+        self._spec = service_of(options)
         self._instance = instance
+        self._models = models
         self._root = root
         self._env = {**env, "PYTHONPATH": str(root)}
         self._api_key = api_key
         self._supervisor = Supervisor(output.note)
-        shelf = instance.black_boxes
-        self._boxes = Boxes(shelf / "live", shelf, say=output.note)
-        self._bus: Bus | None = None
+        self._bus: NatsBus | None = None
         self._nats: Kept | None = None
-        self._nursery: EngineNursery | None = None
 
     @property
     def url(self) -> str:
@@ -86,7 +78,7 @@ class Up:
         name = "127.0.0.1" if self._options.host in {"0.0.0.0", "::"} else self._options.host  # noqa: S104 -- compared, not bound
         return f"http://{name}:{self._options.port}"
 
-    async def run(self, find_model: FindModel) -> int:
+    async def run(self) -> int:
         """Start everything, serve until Ctrl-C, stop everything; return the exit code. Raises `UserError` where it cannot start."""
         self._check()
         stop = asyncio.Event()
@@ -95,7 +87,7 @@ class Up:
             loop.add_signal_handler(number, self._asked_to_stop, stop)
         try:
             async with asyncio.TaskGroup() as group:
-                starting = group.create_task(self._start(group, find_model), name="start")
+                starting = group.create_task(self._start(group), name="start")
                 await stop.wait()
                 starting.cancel()
                 await self._stop()
@@ -114,7 +106,6 @@ class Up:
     def _check(self) -> None:
         options = self._options
         self._instance.claim()
-        self._boxes.keep_found()
         machine.check_disk(self._instance.folder)
         machine.check_port("127.0.0.1", options.nats_port, what="NATS", option="--nats-port")
         machine.check_port(options.host, options.port, what="HTTP", option="--port")
@@ -122,73 +113,76 @@ class Up:
             machine.check_port(
                 "127.0.0.1", options.metrics_port, what="metrics", option="--metrics-port"
             )
+        if options.backend == "vllm" and not must_be_made(options.model, self._models):
+            check_memory(
+                self._spec,
+                engines=options.engines,
+                weight_bytes=resolve(options.model, self._models).weight_bytes,
+                available_bytes=machine.available_memory_bytes(),
+            )
 
-    async def _start(self, group: asyncio.TaskGroup, find_model: FindModel) -> None:
-        secrets = self._instance.write_nats(port=self._options.nats_port)
-        if self._options.backend == "vllm":
-            self._nursery = EngineNursery(group, env=self._env, log=self._instance.log("zygote"))
-            await self._nursery.warm()
-        # Only now, here and below: half a second of imports, for which the zygote need not wait.
+    async def _start(self, group: asyncio.TaskGroup) -> None:
+        options = self._options
+        secrets = self._instance.write_nats(port=options.nats_port)
+        host_port, operator_port, *gateway_ports = machine.free_ports(2 + options.gateways)
+        # The host first: the engines' imports are what all wait for.
+        host = host_plan(
+            options,
+            folder=self._instance.folder,
+            models=self._models,
+            secrets=secrets,
+            metrics_port=host_port,
+        )
+        kept = {"host": self._keep(group, host)}
+        # Only now, here and below: half a second of imports, for which the host need not wait.
         from services.console.fleet.ready import nats_greets  # noqa: PLC0415
 
         self._nats = self._supervisor.add(group, self._nats_launcher(), stop_s=NATS_STOP_S)
-        await nats_greets(self._options.nats_port)
-        gateways = gateway_plans(
-            self._options, secrets=secrets, metrics_ports=machine.free_ports(self._options.gateways)
+        await nats_greets(options.nats_port)
+        plans = [
+            operator_plan(options, secrets=secrets, metrics_port=operator_port),
+            *gateway_plans(options, secrets=secrets, metrics_ports=gateway_ports),
+            *tracer_plans(options, secrets=secrets),
+            *([self._kv_plan(secrets)] if options.has_kv_store else []),
+        ]
+        kept |= {plan.name: self._keep(group, plan) for plan in plans}
+        scrape = scrape_config(
+            (host, *plans), rules=self._root / RULES, engines=self._instance.engine_pages
         )
-        for plan in gateways:
-            self._keep(group, plan)
-        model = await find_model()
-        check_memory(
-            self._options,
-            weight_bytes=model.weight_bytes,
-            available_bytes=machine.available_memory_bytes(),
-        )
-        engines = engine_plans(
-            self._options,
-            service=model.name,
-            model=model.path,
-            boxes=self._boxes.live,
-            secrets=secrets,
-            metrics_ports=machine.free_ports(self._options.engines),
-        )
-        tracers = tracer_plans(self._options, secrets=secrets)
-        stores = [self._kv_plan(secrets)] if self._options.has_kv_store else []
-        for plan in stores:
-            self._keep(group, plan)
-        self._instance.write_scrape(
-            scrape_config((*gateways, *engines, *tracers, *stores), rules=self._root / RULES)
-        )
-        await self._start_engines(group, model.name, engines, tracers)
+        self._instance.write_scrape(scrape)
+        await self._serve(group, kept)
 
-    async def _start_engines(
-        self,
-        group: asyncio.TaskGroup,
-        model: str,
-        engine_plans: list[ProcessPlan],
-        tracer_plans: list[ProcessPlan],
-    ) -> None:
-        from services.console.fleet.ready import FleetWatch, gateway_ready  # noqa: PLC0415
+    async def _serve(self, group: asyncio.TaskGroup, kept: Mapping[str, Kept]) -> None:
+        """Declare the service, and return when it has answered."""
+        from services.console.fleet.declare import declare  # noqa: PLC0415
+        from services.console.fleet.ready import gateway_ready  # noqa: PLC0415
+        from services.console.fleet.watch import FleetWatch, Parts  # noqa: PLC0415
         from shared.natsbus import NatsBus  # noqa: PLC0415
+        from shared.records import Records  # noqa: PLC0415
 
         options = self._options
-        secret = read_secret(self._instance.folder / "console.password")
-        engines = {plan.name: self._keep(group, plan) for plan in engine_plans}
-        tracers = [self._keep(group, plan) for plan in tracer_plans]
-        watch = FleetWatch(engines, tracers, gateways=options.gateways, say=output.note)
+        tracers = [kept["tracer"]] if "tracer" in kept else []
+        watch = FleetWatch(
+            self._spec.name,
+            engines=options.engines,
+            gateways=options.gateways,
+            parts=Parts(host=kept["host"], operator=kept["operator"], tracers=tracers),
+            logs=self._instance.logs,
+            say=output.note,
+        )
         address = NatsSettings(
             url=f"nats://127.0.0.1:{options.nats_port}",
             user="console",
-            password=secret,
+            password=read_secret(self._instance.folder / "console.password"),
         )
-        self._bus = self._boxes.bus = await NatsBus.connect(
-            address, group=group, name="headrace up"
-        )
+        self._bus = await NatsBus.connect(address, group=group, name="headrace up")
         await watch.follow(self._bus)
-        progress = group.create_task(self._show_progress(watch, len(engines)), name="progress")
+        records = await Records.open(self._bus)
+        progress = group.create_task(self._show_progress(watch, records), name="progress")
         try:
             async with asyncio.timeout(options.start_timeout_s):
-                await watch.all_ready()
+                self._tell(await declare(records, self._spec, engines=options.engines))
+                await watch.ready()
                 await gateway_ready(self.url)
         except TimeoutError as error:
             raise UserError(
@@ -198,21 +192,40 @@ class Up:
         finally:
             progress.cancel()
             output.progress_done()
-        await self._greet(model)
+        await self._greet()
 
-    async def _show_progress(self, watch: FleetWatch, wanted: int) -> None:
+    def _tell(self, declared: Declared) -> None:
+        name = self._spec.name
+        if not declared.is_ours:
+            output.note(
+                f"{name} was applied earlier and comes up as it was applied; options of engines and model do not count"
+            )
+        if declared.others:
+            output.note(
+                f"applied earlier, and coming up again: {', '.join(declared.others)} (`headrace delete NAME` ends one)"
+            )
+
+    async def _show_progress(self, watch: FleetWatch, records: Records) -> None:
+        from shared.messages import StatusRecord  # noqa: PLC0415
+
         clock = asyncio.get_running_loop().time
         start_s = clock()
+        wanted = self._options.engines
         while watch.ready_count < wanted:
             output.progress(
-                f"starting: {watch.ready_count} of {wanted} engines ready, {clock() - start_s:.0f} s"
+                f"starting: {watch.ready_count} of {wanted} engines ready, {clock() - start_s:.0f} s  {watch.step}"
             )
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(PROGRESS_S)
+            with suppress(BusError):  # not there yet
+                entry = await records.get(StatusRecord, self._spec.name)
+                if entry is not None:
+                    watch.on_status(entry.record)
         output.progress_done()
 
-    async def _greet(self, model: str) -> None:
+    async def _greet(self) -> None:
         from services.console.fleet.ready import first_answer  # noqa: PLC0415
 
+        model = self._spec.name
         if self._options.api_keys and self._api_key is None:
             output.note(
                 "API keys are on and HEADRACE_API_KEY is not set: no warm-up prompt was sent"
@@ -226,6 +239,9 @@ class Up:
         if self._options.tracer:
             output.note(f"metrics: http://127.0.0.1:{self._options.metrics_port}/metrics")
         output.note(f"for Prometheus: --config.file={self._instance.scrape_file}")
+        output.note(
+            f"more or fewer engines: headrace scale {model} --replicas N, up to {self._spec.scaling.max_replicas}"
+        )
         output.line(
             f"Headrace serves {model} at {self.url}/v1 and nats://127.0.0.1:{self._options.nats_port} (Ctrl-C stops it)"
         )
@@ -251,26 +267,19 @@ class Up:
         )
 
     def _keep(self, group: asyncio.TaskGroup, plan: ProcessPlan) -> Kept:
-        return self._supervisor.add(
-            group, self._launcher(plan), stop_s=plan.stop_s, on_death=self._boxes.keep_of
+        launcher = ExecLauncher(
+            plan.name,
+            [sys.executable, "-m", plan.module, *plan.args],
+            env={**self._env, **plan.env},
+            log=self._instance.log(plan.name),
         )
-
-    def _launcher(self, plan: ProcessPlan) -> Launcher:
-        log = self._instance.log(plan.name)
-        env = {**self._env, **plan.env}
-        if self._nursery is not None and plan.module == "services.engine":
-            return EngineLauncher(plan.name, self._nursery, list(plan.args), env=plan.env, log=log)
-        argv = [sys.executable, "-m", plan.module, *plan.args]
-        return ExecLauncher(plan.name, argv, env=env, log=log)
+        return self._supervisor.add(group, launcher, stop_s=plan.stop_s)
 
     async def _stop(self) -> None:
         output.note("stopping")
         if self._bus is not None:
             await self._bus.close()
         await self._supervisor.stop_all(self._nats)
-        if self._nursery is not None:
-            await self._nursery.stop()
-        self._boxes.drop()
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:

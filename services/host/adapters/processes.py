@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from services.host.adapters import limits
 from services.host.adapters.models import ModelDesk
 from services.host.adapters.nursery import Nursery
 from services.host.adapters.orphans import Notes
-from services.host.arguments import engine_arguments
+from services.host.adapters.pages import Pages
 from services.host.boxes import Boxes
 from services.host.ports import NotNow, Order, Prepared, Running, Say
 from services.host.room import Grant
@@ -20,6 +21,7 @@ from services.host.settings import HostSettings
 from shared import logs, machine
 from shared.processes.child import Child, exit_text, log_file, log_size, log_tail
 from shared.processes.supervisor import KILL_AFTER_S, Death
+from shared.spec.engine import engine_arguments
 from shared.spec.model import GIB
 
 STOP_S = 5.0
@@ -106,6 +108,7 @@ class ProcessDriver:
         folder = Path(settings.folder)
         self._logs = folder / "logs"
         self._notes = Notes(folder / "replicas")
+        self._pages = Pages(folder, metrics_host=settings.metrics_host)
         self._models = ModelDesk(Path(settings.models), env=env)
         self._log = logs.get("host")
         shelf = folder / "black-boxes"
@@ -128,6 +131,7 @@ class ProcessDriver:
         """See `Driver.clear`."""
         for name in await asyncio.to_thread(self._notes.end_left):
             self._log.warning("orphan_ended", replica=name)
+        self._pages.write()
         self.boxes.keep_found()
 
     async def prepare(self, order: Order, say: Say) -> Prepared:
@@ -142,11 +146,17 @@ class ProcessDriver:
         log = log_file(self._logs, order.name)
         since = log_size(log)
         port = grant.metrics_port or machine.free_ports(1)[0]
-        args = [*engine_arguments(order.spec, model=prepared.model), *self._own_args(order, port)]
+        args = [
+            *self._own_args(order, port),
+            *engine_arguments(
+                order.spec, model_path=str(prepared.model), kv_store=self._settings.kv_store
+            ),
+        ]
         child = await self._nursery(order).spawn(args, env=self._env_of(grant), log=log)
         try:
             limits.pin(child.pid, grant.cores)
             self._notes.write(order.name, child.pid)
+            self._pages.add(order.name, port)
         except OSError as error:
             child.signal(signal.SIGKILL)
             raise NotNow(f"its process could not be set up: {error}") from error
@@ -161,6 +171,8 @@ class ProcessDriver:
 
     def _on_end(self, name: str, death: Death | None) -> None:
         self._notes.remove(name)
+        with suppress(OSError):  # it is written whole with the next start
+            self._pages.remove(name)
         if death is not None:
             self.boxes.keep_of(death)
 
@@ -168,22 +180,11 @@ class ProcessDriver:
         return self._nurseries["vllm" if order.spec.engine.backend == "vllm" else "none"]
 
     def _own_args(self, order: Order, port: int) -> list[str]:
-        """Return what the host decides of an engine."""
-        settings, spec = self._settings, order.spec
+        """Return what the host says to an engine; what the spec says comes after it and wins."""
         args = ["--name", order.name, "--version", order.revision, "--metrics-port", str(port)]
-        args += (
-            ["--drain-s", str(settings.drain_s)] if "drain-s" not in spec.engine.settings else []
-        )
-        args += ["--blackbox-folder", str(self.boxes.live)]
-        args += ["--zone", settings.zone] if settings.zone else []
-        if (
-            spec.engine.backend == "vllm"
-            and settings.kv_store
-            and spec.kv.disk
-            and spec.kv.host_bytes
-        ):
-            args += ["--kv-store", settings.kv_store]
-        return args
+        args += ["--drain-s", str(self._settings.drain_s), "--zone", self._settings.zone]
+        args += ["--metrics-host", self._settings.metrics_host]
+        return [*args, "--blackbox-folder", str(self.boxes.live)]
 
     def _env_of(self, grant: Grant) -> dict[str, str]:
         settings = self._settings

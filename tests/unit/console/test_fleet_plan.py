@@ -8,50 +8,34 @@ import pytest
 import yaml
 
 from services.console.fleet import kv_place
-from services.console.fleet.command import engine_args, service_name
+from services.console.fleet.command import engine_settings, model_path
 from services.console.fleet.plan import (
     GIB,
     KV_DISK_BYTES,
     UpOptions,
-    check_memory,
-    engine_plans,
     gateway_plans,
+    host_plan,
     kv_budget,
     kv_store_plan,
-    memory_needed_bytes,
+    operator_plan,
     tracer_plans,
 )
 from services.console.fleet.scrape import scrape_config
+from services.console.fleet.service import check_memory, service_name, service_of
+from services.host.settings import HostSettings
 from services.kvstore.settings import KvStoreSettings
 from shared import settings
 from shared.errors import UserError
 from shared.subjects import token
 
-BOXES = Path("/b")
 SECRETS = {
     "gateway": Path("/s/gateway"),
     "engine": Path("/s/engine"),
     "console": Path("/s/console"),
     "tracer": Path("/s/tracer"),
+    "host": Path("/s/host"),
+    "operator": Path("/s/operator"),
 }
-
-
-def test_each_engine_has_its_own_name_and_the_engine_user():
-    plans = engine_plans(
-        UpOptions(engines=3, fake=True),
-        service="m",
-        model=None,
-        boxes=BOXES,
-        secrets=SECRETS,
-        metrics_ports=[7001, 7002, 7003],
-    )
-
-    assert ["engine-0", "engine-1", "engine-2"] == [plan.name for plan in plans]
-    assert {"/s/engine"} == {plan.env["HEADRACE_ENGINE_NATS_PASSWORD_FILE"] for plan in plans}
-    assert {"engine"} == {plan.env["HEADRACE_ENGINE_NATS_USER"] for plan in plans}
-    assert ["7001", "7002", "7003"] == [
-        plan.args[plan.args.index("--metrics-port") + 1] for plan in plans
-    ]
 
 
 def test_passwords_are_never_on_a_command_line_or_in_the_environment():
@@ -93,48 +77,6 @@ def test_a_tracer_runs_unless_it_is_not_wanted_and_knows_the_collector():
 
 
 @pytest.mark.parametrize(
-    ("options", "backend"),
-    [
-        (UpOptions(), "vllm"),
-        (UpOptions(fake=True), "fake"),
-        (UpOptions(upstream="http://127.0.0.1:1/v1"), "openai"),
-    ],
-)
-def test_backend_follows_the_options(options, backend):
-    (plan,) = engine_plans(
-        options, service="m", model=Path("/m"), boxes=BOXES, secrets=SECRETS, metrics_ports=[7001]
-    )
-
-    assert backend == options.backend
-    assert backend == plan.args[plan.args.index("--backend") + 1]
-
-
-def test_an_engine_gets_as_long_to_stop_as_it_may_drain():
-    (plan,) = engine_plans(
-        UpOptions(fake=True, drain_s=12.0),
-        service="m",
-        model=None,
-        boxes=BOXES,
-        secrets=SECRETS,
-        metrics_ports=[7001],
-    )
-
-    assert plan.stop_s > 12.0
-
-
-def test_only_vllm_needs_memory():
-    assert 0 == memory_needed_bytes(UpOptions(fake=True, engines=9), weight_bytes=GIB)
-    assert memory_needed_bytes(UpOptions(engines=2), weight_bytes=GIB) > 2 * 3 * GIB
-
-
-def test_too_little_memory_is_told_with_the_numbers_and_what_to_change():
-    with pytest.raises(UserError, match=r"need about .* GiB .* 1\.0 GiB are free") as caught:
-        check_memory(UpOptions(engines=4), weight_bytes=GIB, available_bytes=GIB)
-
-    assert "--engines" in caught.value.hint
-
-
-@pytest.mark.parametrize(
     ("model", "service"),
     [("smollm2", "smollm2"), ("Qwen2.5-0.5B", "Qwen2-5-0-5B"), ("a b*>", "a-b"), ("..", "model")],
 )
@@ -143,42 +85,79 @@ def test_a_models_name_becomes_a_name_that_the_bus_can_carry(model, service):
 
 
 def test_settings_of_the_engine_are_given_as_pairs():
-    assert ("--vllm-max-num-seqs", "64") == engine_args(["vllm-max-num-seqs=64"])
+    assert {"vllm-max-num-seqs": "64"} == engine_settings(["vllm-max-num-seqs=64"])
     with pytest.raises(UserError, match="KEY=VALUE"):
-        engine_args(["vllm-max-num-seqs"])
+        engine_settings(["vllm-max-num-seqs"])
 
 
-def test_prometheus_is_told_of_every_process_with_its_name():
-    options = UpOptions(engines=2, gateways=2, fake=True, metrics_port=7000)
-    plans = [
-        *gateway_plans(options, secrets=SECRETS, metrics_ports=[7001, 7002]),
-        *engine_plans(
-            options,
-            service="m",
-            model=None,
-            boxes=BOXES,
-            secrets=SECRETS,
-            metrics_ports=[7003, 7004],
-        ),
-        *tracer_plans(options, secrets=SECRETS),
-    ]
+@pytest.mark.parametrize(
+    ("options", "backend", "model"),
+    [
+        (UpOptions(), "vllm", "smollm2"),
+        (UpOptions(model="/m/Qwen2.5-0.5B/"), "vllm", "/m/Qwen2.5-0.5B/"),
+        (UpOptions(fake=True), "fake", "fake"),
+        (UpOptions(upstream="http://127.0.0.1:1/v1"), "openai", "openai"),
+    ],
+)
+def test_a_service_is_made_of_the_options(options, backend, model):
+    spec = service_of(options)
 
-    config = yaml.safe_load(scrape_config(plans, rules=Path("/a folder/rules")))
+    assert (backend, model) == (spec.engine.backend, spec.model.name)
+    assert options.upstream == spec.engine.url
+    assert spec == service_of(options)
 
-    assert ["/a folder/rules/*.yml"] == config["rule_files"]
-    targets = {
-        (job["job_name"], target, group["labels"]["process"])
-        for job in config["scrape_configs"]
-        for group in job["static_configs"]
-        for target in group["targets"]
-    }
-    assert {
-        ("headrace-gateway", "127.0.0.1:7001", "gateway-0"),
-        ("headrace-gateway", "127.0.0.1:7002", "gateway-1"),
-        ("headrace-engine", "127.0.0.1:7003", "engine-0"),
-        ("headrace-engine", "127.0.0.1:7004", "engine-1"),
-        ("headrace-tracer", "127.0.0.1:7000", "tracer"),
-    } == targets
+
+def test_what_an_engine_may_take_is_in_its_service():
+    spec = service_of(
+        UpOptions(
+            kv_cache_bytes=5 << 20,
+            kv_host_bytes=7,
+            kv_min_tokens=3,
+            kv_disk_bytes=0,
+            max_model_len=9,
+            engine_settings={"vllm-max-num-seqs": "64"},
+        )
+    )
+
+    assert (5 << 20, 7, 3, False) == (
+        spec.kv.pool_bytes,
+        spec.kv.host_bytes,
+        spec.kv.min_tokens,
+        spec.kv.disk,
+    )
+    assert (9, {"vllm-max-num-seqs": "64"}) == (spec.engine.max_model_len, spec.engine.settings)
+
+
+@pytest.mark.parametrize(("engines", "most"), [(1, 8), (12, 12)])
+def test_a_service_of_up_can_be_scaled_further(engines, most):
+    scaling = service_of(UpOptions(fake=True, engines=engines)).scaling
+
+    assert (1, most) == (scaling.min_replicas, scaling.max_replicas)
+
+
+def test_options_that_make_no_service_are_said_at_once():
+    with pytest.raises(UserError, match="name"):
+        service_of(UpOptions(fake=True, service="a b"))
+
+
+def test_a_models_directory_is_found_from_anywhere_and_a_name_stays_one(tmp_path):
+    (tmp_path / "store" / "stored").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    store = tmp_path / "store"
+
+    assert "stored" == model_path("stored", store)
+    assert "smollm2" == model_path("smollm2", store)
+    assert "nonesuch" == model_path("nonesuch", store)
+    assert str(tmp_path / "own") == model_path(f"{tmp_path}/own/", store)
+
+
+def test_too_little_memory_is_told_with_the_numbers_and_what_to_change():
+    spec = service_of(UpOptions())
+    check_memory(service_of(UpOptions(fake=True)), engines=9, weight_bytes=GIB, available_bytes=0)
+    with pytest.raises(UserError, match=r"need about .* GiB .* 1\.0 GiB are free") as caught:
+        check_memory(spec, engines=4, weight_bytes=GIB, available_bytes=GIB)
+
+    assert "--engines" in caught.value.hint
 
 
 def test_a_store_runs_beside_engines_of_ours_only_and_where_it_is_wanted():
@@ -233,33 +212,63 @@ def test_the_socket_has_a_short_path_of_this_user_alone(tmp_path):
     short.parent.rmdir()
 
 
-@pytest.mark.parametrize(
-    ("options", "wanted", "unwanted"),
-    [
-        (
-            UpOptions(kv_host_bytes=7, kv_store="/s", kv_min_tokens=0),
-            ["--kv-host-bytes", "7", "--kv-min-tokens", "0", "--kv-store", "/s"],
-            [],
+def test_the_host_has_the_platforms_folder_and_a_password_for_engines():
+    options = UpOptions(kv_store="/p/kv.sock", drain_s=12.0)
+    plan = host_plan(
+        options, folder=Path("/p"), models=Path("/m"), secrets=SECRETS, metrics_port=7005
+    )
+    chosen = settings.load(HostSettings, prefix="NONE_", argv=plan.args)
+
+    assert ("/p", "/m", "/p/kv.sock", 7005) == (
+        chosen.folder,
+        chosen.models,
+        chosen.kv_store,
+        chosen.metrics_port,
+    )
+    assert ("engine", "/s/engine") == (chosen.engine.user, chosen.engine.password_file)
+    assert "/s/host" == plan.env["HEADRACE_HOST_NATS_PASSWORD_FILE"]
+    assert plan.stop_s > 12.0 == chosen.drain_s
+
+
+@pytest.mark.parametrize(("fake", "warm"), [(False, "vllm"), (True, "plain")])
+def test_what_engines_need_is_imported_before_any_is_wanted(fake, warm):
+    plan = host_plan(
+        UpOptions(fake=fake),
+        folder=Path("/p"),
+        models=Path("/m"),
+        secrets=SECRETS,
+        metrics_port=1,
+    )
+
+    assert warm == plan.args[plan.args.index("--warm") + 1]
+
+
+def test_prometheus_is_told_of_every_process_with_its_name():
+    options = UpOptions(gateways=2, fake=True, metrics_port=7000)
+    plans = [
+        *gateway_plans(options, secrets=SECRETS, metrics_ports=[7001, 7002]),
+        host_plan(
+            options, folder=Path("/p"), models=Path("/m"), secrets=SECRETS, metrics_port=7003
         ),
-        (UpOptions(kv_host_bytes=7), ["--kv-host-bytes", "7"], ["--kv-store"]),
-        # What comes from disk comes through host memory.
-        (UpOptions(kv_host_bytes=0, kv_store="/s"), ["--kv-host-bytes", "0"], ["--kv-store"]),
-        (UpOptions(fake=True, kv_store="/s"), [], ["--kv-host-bytes", "--kv-store"]),
-    ],
-)
-def test_engines_learn_of_host_memory_and_store(options, wanted, unwanted):
-    (plan,) = engine_plans(
-        options, service="m", model=Path("/m"), boxes=BOXES, secrets=SECRETS, metrics_ports=[7001]
-    )
+        operator_plan(options, secrets=SECRETS, metrics_port=7004),
+        *tracer_plans(options, secrets=SECRETS),
+    ]
+    text = scrape_config(plans, rules=Path("/a folder/rules"), engines=Path("/p/engines.json"))
+    config = yaml.safe_load(text)
+    *static, engines = config["scrape_configs"]
 
-    assert set(wanted) <= set(plan.args)
-    assert not set(unwanted) & set(plan.args)
-
-
-def test_host_memory_counts_when_engines_are_fitted_in():
-    none = UpOptions(engines=2, kv_host_bytes=0)
-    some = UpOptions(engines=2, kv_host_bytes=5)
-
-    assert 10 == memory_needed_bytes(some, weight_bytes=1) - memory_needed_bytes(
-        none, weight_bytes=1
-    )
+    assert ["/a folder/rules/*.yml"] == config["rule_files"]
+    targets = {
+        (job["job_name"], target, group["labels"]["process"])
+        for job in static
+        for group in job["static_configs"]
+        for target in group["targets"]
+    }
+    assert {
+        ("headrace-gateway", "127.0.0.1:7001", "gateway-0"),
+        ("headrace-gateway", "127.0.0.1:7002", "gateway-1"),
+        ("headrace-host", "127.0.0.1:7003", "host"),
+        ("headrace-operator", "127.0.0.1:7004", "operator"),
+        ("headrace-tracer", "127.0.0.1:7000", "tracer"),
+    } == targets
+    assert ["/p/engines.json"] == engines["file_sd_configs"][0]["files"]

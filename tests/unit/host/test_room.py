@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.host.room import (
-    ENGINE_OVERHEAD_BYTES,
     Claim,
     Grant,
     Lack,
     Room,
     claim_of,
-    weights_claim,
 )
 from shared.ids import ServiceName
+from shared.spec.footprint import ENGINE_OVERHEAD_BYTES, memory_needed
 from shared.spec.model import (
     GIB,
     EngineSpec,
@@ -115,7 +114,10 @@ def test_a_claim_is_what_the_service_says_or_what_its_engine_takes():
 
 
 def test_weights_count_where_no_limit_is_said():
-    assert 20 == weights_claim(service(), weight_bytes=10)
-    assert 10 == weights_claim(service(resources=ResourceLimits(gpu=1)), weight_bytes=10)
-    assert 0 == weights_claim(service(resources=ResourceLimits(memory_bytes=1)), weight_bytes=10)
-    assert 0 == weights_claim(service(engine=EngineSpec(backend="fake")), weight_bytes=10)
+    def more(spec: LLMService) -> int:
+        return memory_needed(spec, weight_bytes=10) - memory_needed(spec)
+
+    assert 20 == more(service())
+    assert 10 == more(service(resources=ResourceLimits(gpu=1)))
+    assert 0 == more(service(resources=ResourceLimits(memory_bytes=1)))
+    assert 0 == more(service(engine=EngineSpec(backend="fake")))

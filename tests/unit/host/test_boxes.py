@@ -1,11 +1,11 @@
-"""What `headrace up` does with the boxes of its engines."""
+"""What a host does with the boxes of its engines."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from services.console.fleet.boxes import Boxes
+from services.host.boxes import Boxes
 from shared.blackbox.layout import SIZE_BYTES, Identity, Writer
 from shared.ids import EngineId, ServiceName
 from shared.membus import MemoryBus, MemoryHub
