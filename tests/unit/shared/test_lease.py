@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ TTL_S = 3.0
 
 
 class Candidate:
-    """One candidate of a simulation, with the clock of everybody."""
+    """One candidate of a simulation."""
 
     def __init__(self, name: str) -> None:
         self.term = LeaseTerm("role", name, ttl_s=TTL_S)
@@ -27,64 +29,84 @@ class Candidate:
         self.paused_until_s = 0.0
 
 
+Due = tuple[float, Candidate, Callable[[], None], bool]
+"""When, whose, what, and whether it happens at the server, where nobody stands still."""
+
+
+class Simulation:
+    """Three candidates and a server. Frames take up to 0.2 s; processes stand still for up to three ttl at any moment."""
+
+    def __init__(self, seed: int) -> None:
+        self.candidates = [Candidate(name) for name in "abc"]
+        self.epochs: list[int] = []
+        self.now = 0.0
+        self._draw = random.Random(seed)
+        self._state: Entry[LeaseRecord] | None = None
+        self._revision = 0
+        self._due: list[Due] = []
+
+    def step(self) -> None:
+        """Let a twentieth of a second pass."""
+        self.now += 0.05
+        for one in self.candidates:
+            if self._draw.random() < 0.004:
+                one.paused_until_s = self.now + self._draw.random() * 3 * TTL_S
+            if one.paused_until_s <= self.now >= one.next_s:
+                one.next_s = float("inf")
+                self._later(one, partial(self._read, one))
+        for item in [item for item in self._due if self._is_due(item)]:
+            self._due.remove(item)
+            item[2]()
+
+    def holders(self) -> list[Candidate]:
+        """Those that would act now: one that stands still does not, one that runs asks first."""
+        return [
+            one
+            for one in self.candidates
+            if one.term.holds(self.now) and one.paused_until_s <= self.now
+        ]
+
+    def _is_due(self, item: Due) -> bool:
+        at_s, one, _, at_server = item
+        return at_s <= self.now and (at_server or one.paused_until_s <= self.now)
+
+    def _later(self, one: Candidate, what: Callable[[], None], *, at_server: bool = False) -> None:
+        self._due.append((self.now + self._draw.random() * 0.2, one, what, at_server))
+
+    def _read(self, one: Candidate) -> None:
+        decision = one.term.decide(self._state, self.now, at_least=0)
+        if isinstance(decision, Wait):
+            one.term.lost()
+            one.next_s = self.now + min(decision.for_s, one.term.period_s)
+        else:
+            self._later(one, partial(self._write, one, decision, self.now), at_server=True)
+
+    def _write(self, one: Candidate, wanted: Take, asked_s: float) -> None:
+        fits = wanted.expected == (self._state.revision if self._state else 0)
+        if fits:
+            self._revision += 1
+            if self._state is None or self._state.record.epoch != wanted.record.epoch:
+                self.epochs.append(wanted.record.epoch)
+            self._state = Entry(wanted.record, self._revision)
+        self._later(one, partial(self._acked, one, wanted.record if fits else None, asked_s))
+
+    def _acked(self, one: Candidate, record: LeaseRecord | None, asked_s: float) -> None:
+        if record is None:
+            one.term.lost()
+        else:
+            one.term.written(record, asked_s=asked_s)
+        one.next_s = self.now + one.term.period_s
+
+
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=150)
 def test_never_two_hold_it_and_epochs_rise(seed: int):
-    """Reads and writes take up to half a second; processes stand still for up to three ttl in between."""
-    draw = random.Random(seed)
-    state: Entry[LeaseRecord] | None = None
-    revision = 0
-    candidates = [Candidate(name) for name in "abc"]
-    pending: list[tuple[float, Candidate, str, object]] = []
-    epochs: list[int] = []
-    now = 0.0
-    for step in range(600):
-        now += 0.05
-        for one in candidates:
-            if draw.random() < 0.004:
-                one.paused_until_s = now + draw.random() * 3 * TTL_S
-            if one.paused_until_s <= now >= one.next_s:
-                one.next_s = float("inf")
-                pending.append((now + draw.random() * 0.2, one, "read", None))
-        # The server writes whether or not the sender stands still by then.
-        due = [
-            item
-            for item in pending
-            if item[0] <= now and (item[2] == "write" or item[1].paused_until_s <= now)
-        ]
-        for item in due:
-            pending.remove(item)
-            _, one, what, value = item
-            match what:
-                case "read":
-                    decision = one.term.decide(state, now, at_least=0)
-                    if isinstance(decision, Wait):
-                        one.term.lost()
-                        one.next_s = now + min(decision.for_s, one.term.period_s)
-                    else:
-                        pending.append((now + draw.random() * 0.2, one, "write", (decision, now)))
-                case "write":
-                    wanted, asked_s = value  # type: ignore[misc]
-                    fits = wanted.expected == (state.revision if state else 0)
-                    if fits:
-                        revision += 1
-                        if state is None or state.record.epoch != wanted.record.epoch:
-                            epochs.append(wanted.record.epoch)
-                        state = Entry(wanted.record, revision)
-                    answer = (wanted.record if fits else None, asked_s)
-                    pending.append((now + draw.random() * 0.2, one, "ack", answer))
-                case _:
-                    record, asked_s = value  # type: ignore[misc]
-                    if record is None:
-                        one.term.lost()
-                    else:
-                        one.term.written(record, asked_s=asked_s)
-                    one.next_s = now + one.term.period_s
-        # A process that stands still does not act; one that runs asks `holds` first.
-        holders = [one for one in candidates if one.term.holds(now) and one.paused_until_s <= now]
-        assert len(holders) <= 1, (step, seed)
-    assert epochs == sorted(set(epochs))
-    assert epochs
+    simulation = Simulation(seed)
+    for _ in range(600):
+        simulation.step()
+        assert len(simulation.holders()) <= 1
+    assert simulation.epochs
+    assert simulation.epochs == sorted(set(simulation.epochs))
 
 
 @pytest.mark.parametrize(
