@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from services.console import output
 from services.console.arguments import GIB, port, positive, positive_number, size, whole
+from services.console.declare import options as declared
 from services.console.insight import options as insight
 from services.console.kv import options as kv_options
 from shared.errors import HeadraceError, UserError
@@ -317,6 +318,15 @@ COMMANDS: dict[str, tuple[str, Declare]] = {
         "show engines, gateways, hosts, operators, tracers and KV stores of a running platform",
         _status,
     ),
+    "apply": (
+        "declare services: what each is, how many replicas, what it promises",
+        declared.apply,
+    ),
+    "get": ("list the declared services", declared.get),
+    "describe": ("show a declared service: its state, replicas and spec", declared.describe),
+    "scale": ("set how many replicas a service has", declared.scale),
+    "delete": ("let a service drain and end", declared.delete),
+    "schema": ("print the JSON Schema of LLMService files, for editors", declared.schema),
     "top": ("watch requests, stages and engines live", insight.top),
     "blame": ("say which stage explains the slow requests of a service", insight.blame),
     "logs": ("list the requests of a service, a line each", insight.logs),

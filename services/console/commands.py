@@ -116,6 +116,12 @@ def _kv(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return kv.run(options, bus_of(settings.platform_folder(options.name)))
 
 
+def _declare(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.declare import commands as declare  # noqa: PLC0415
+
+    return declare.run(options, settings)
+
+
 def _blackbox(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console.blackbox import find, text  # noqa: PLC0415
     from services.console.fleet.instance import BLACK_BOXES  # noqa: PLC0415
@@ -166,6 +172,7 @@ COMMANDS: dict[str, Command] = {
     "logs": _insight,
     "trace": _insight,
     "kv": _kv,
+    **dict.fromkeys(("apply", "get", "describe", "scale", "delete", "schema"), _declare),
     "blackbox": _blackbox,
     "model": _model,
     "key": _key,

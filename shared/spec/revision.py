@@ -24,8 +24,11 @@ _REPLICA_PARTS = (
 """Keys of `spec` that need a new process where they change; all others take effect in running ones."""
 
 
-def revision(spec: model.LLMService) -> str:
-    """Return the revision of a spec: 12 hexadecimal digits, the same for two specs whose replicas are the same."""
+def revision(spec: model.LLMService, fingerprint: str = "") -> str:
+    """Return the revision of a spec: 12 hexadecimal digits, the same for two specs whose replicas are the same.
+
+    `fingerprint`: of the model's files, where they are known; other files are another revision.
+    """
     document = to_document(spec)
     body = document["spec"]
     assert isinstance(body, dict)
@@ -33,7 +36,9 @@ def revision(spec: model.LLMService) -> str:
     if "kvTiers" in parts:
         # Who may reuse what is decided at the gateway.
         parts["kvTiers"] = {k: v for k, v in parts["kvTiers"].items() if k != "shareAcross"}
-    packed = msgspec.json.encode({"name": spec.name, "spec": parts}, order="sorted")
+    packed = msgspec.json.encode(
+        {"name": spec.name, "spec": parts, "files": fingerprint}, order="sorted"
+    )
     return xxhash.xxh3_64_hexdigest(packed)[:12]
 
 
