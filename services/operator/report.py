@@ -77,7 +77,7 @@ def _serving(wanted: Wanted, present: list[Replica]) -> ServicePhase:
     serving = sum(one.serves for one in present)
     if serving >= wanted.replicas:
         return ServicePhase.RUNNING
-    if serving == 0 and _is_hopeless(present):
+    if serving == 0 and _is_hopeless(present, wanted.record.revision):
         return ServicePhase.FAILED
     if not present:
         return ServicePhase.PENDING
@@ -89,10 +89,11 @@ def _serving(wanted: Wanted, present: list[Replica]) -> ServicePhase:
     return ServicePhase.DEGRADED if has_served or serving else ServicePhase.INITIALIZING
 
 
-def _is_hopeless(present: list[Replica]) -> bool:
-    return bool(present) and all(
+def _is_hopeless(present: list[Replica], revision: str) -> bool:
+    current = [one for one in present if one.revision == revision]
+    return bool(current) and all(
         one.is_dead or (one.phase is ReplicaPhase.WAITING and one.restarts >= CRASHES)
-        for one in present
+        for one in current
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import getpass
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -66,7 +67,7 @@ def _now_us() -> int:
 
 def _apply(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     found = files.read(options.file)
-    remark = files.check_expressions(found)
+    remark = files.check_expressions(found, shutil.which("promtool"))
     if remark:
         output.note(f"headrace: {remark}")
     marks = {one.spec.name: _fingerprint(one.spec, settings) for one in found}

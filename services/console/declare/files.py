@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from shared.spec.yaml_source import MAX_BYTES, read_services
 
 ENDINGS = {".yaml", ".yml", ".json"}
 STDIN = "-"
-PROMTOOL = "promtool"
 PROMTOOL_S = 20.0
 
 
@@ -79,12 +77,11 @@ def _text(file: Path) -> str:
         raise UserError(f"{file} is no text in UTF-8: {error}", hint="save it as UTF-8") from error
 
 
-def check_expressions(found: list[Found]) -> str:
-    """Check the PromQL of custom metrics; return a remark where it could not be checked. Raises `UserError`."""
+def check_expressions(found: list[Found], program: str | None) -> str:
+    """Check the PromQL of custom metrics by promtool; return a remark where it could not be checked. Raises `UserError`."""
     told = [one for one in found if one.spec.observability.custom_metrics]
     if not told:
         return ""
-    program = shutil.which(PROMTOOL)
     if program is None:
         return "customMetrics were not checked: promtool (of Prometheus) is not installed"
     for one in told:

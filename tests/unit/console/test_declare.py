@@ -22,6 +22,7 @@ from shared.messages import (
 from shared.spec.model import CustomMetric, ObservabilitySpec, ShareObjective, Slo
 from shared.spec.revision import revision
 from shared.spec.writing import to_document, to_yaml
+from tests.support.prometheus import binary
 from tests.support.specs import service
 
 NOW_US = 1_790_000_000_000_000
@@ -132,8 +133,8 @@ def test_all_problems_of_all_files_are_told_and_nothing_is_read(tmp_path):
     with pytest.raises(UserError) as caught:
         files.read([str(tmp_path)])
     said = str(caught.value)
-    assert "a.yaml:6:5: spec.engine.backnd: there is no such key; did you mean backend?" in said
-    assert "c.yaml:8:1: zone: there is no such key" in said
+    assert "a.yaml:9:5: spec.engine.backnd: there is no such key; did you mean backend?" in said
+    assert "c.yaml:11:1: zone: there is no such key" in said
     assert "'b' is declared in" in said
 
 
@@ -164,10 +165,15 @@ def with_metric(expression: str) -> list[files.Found]:
 
 
 def test_expressions_are_checked_as_promql():
-    assert files.check_expressions(with_metric("sum(rate(x_total[1m]))")) == ""
+    program = str(binary("promtool"))
+    assert files.check_expressions(with_metric("sum(rate(x_total[1m]))"), program) == ""
     with pytest.raises(UserError, match=r"customMetrics\[0\]\.expression"):
-        files.check_expressions(with_metric("sum(rate(x_total[1m])"))
-    assert files.check_expressions([files.Found(service(), "f")]) == ""
+        files.check_expressions(with_metric("sum(rate(x_total[1m])"), program)
+
+
+def test_expressions_that_cannot_be_checked_are_remarked_where_there_are_any():
+    assert "not checked" in files.check_expressions(with_metric("x"), None)
+    assert files.check_expressions([files.Found(service(), "f")], None) == ""
 
 
 def test_the_schema_is_printed(capsys):

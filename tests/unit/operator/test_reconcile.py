@@ -251,6 +251,24 @@ def test_a_service_of_which_nothing_can_serve_has_failed_and_says_why(phase):
     assert status.reason == "chat-0 on node h0, ended 10 times: exit code 1: no such file"
 
 
+def test_a_change_of_a_failed_service_is_under_way_and_not_failed():
+    watched = running(chat(1))
+    fleet = watched.fleet
+    (process,) = [one for found in fleet._processes.values() for one in found.values()]
+    process.state = msgspec.structs.replace(
+        process.state, phase=ReplicaPhase.WAITING, restarts=10, reason="exit code 1"
+    )
+    process.ready_at_s = float("inf")
+    watched.settle()
+    assert fleet.status[CHAT].phase is ServicePhase.FAILED
+    fleet.declare(chat(1, settings="2"))
+    watched.step()
+    assert fleet.status[CHAT].generation == 2
+    assert fleet.status[CHAT].phase is not ServicePhase.FAILED
+    watched.settle()
+    assert fleet.status[CHAT].is_settled
+
+
 def test_a_finished_world_is_left_alone_and_its_status_is_not_written_again():
     watched = running(chat(2))
     assert [reconcile(watched.fleet.world()) for _ in range(3)] == [[], [], []]
