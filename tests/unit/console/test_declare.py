@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from services.console import cli
-from services.console.declare import files, tables
+from services.console.declare import commands, files, tables
+from services.console.settings import read_settings
 from shared.declared import Service
 from shared.errors import UserError
 from shared.messages import (
@@ -134,7 +136,7 @@ def test_all_problems_of_all_files_are_told_and_nothing_is_read(tmp_path):
         files.read([str(tmp_path)])
     said = str(caught.value)
     assert "a.yaml:9:5: spec.engine.backnd: there is no such key; did you mean backend?" in said
-    assert "c.yaml:11:1: zone: there is no such key" in said
+    assert re.search(r"c\.yaml:\d+:1: zone: there is no such key", said)
     assert "'b' is declared in" in said
 
 
@@ -176,12 +178,17 @@ def test_expressions_that_cannot_be_checked_are_remarked_where_there_are_any():
     assert files.check_expressions([files.Found(service(), "f")], None) == ""
 
 
+def run(words: list[str]) -> int:
+    """Run a command as the command line does, but for its logs."""
+    return commands.run(cli.parser().parse_args(words), read_settings({}))
+
+
 def test_the_schema_is_printed(capsys):
-    assert cli.main(["schema"]) == 0
+    assert run(["schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "LLMService"
 
 
-def test_a_broken_file_ends_with_two_and_says_where(tmp_path, capsys):
+def test_a_broken_file_says_where_before_any_platform_is_asked(tmp_path):
     file = write(tmp_path, "a.yaml", "kind: LLMService\n")
-    assert cli.main(["apply", "-f", file]) == 2
-    assert f"{file}:1:1: metadata.name: is missing" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"a\.yaml:1:1: metadata\.name: is missing"):
+        run(["apply", "-f", file])
