@@ -265,6 +265,7 @@ class _Watch(Generic[M]):
 
     async def run(self) -> None:
         """Read, and wait for a reason to read again, until the bus is closed."""
+        retry_s = RETRY_S
         while not self.view.is_over:
             self.view.wake.clear()
             try:
@@ -273,8 +274,10 @@ class _Watch(Generic[M]):
                 return
             except BusError as error:
                 self._tell(reached=False, reason=str(error))
-                await wait(self.view.wake, RETRY_S)
+                await wait(self.view.wake, retry_s)
+                retry_s = min(2 * retry_s, READ_AGAIN_S)
             else:
+                retry_s = RETRY_S
                 self._tell(reached=True, reason="")
                 await wait(self.view.wake, READ_AGAIN_S)
 

@@ -18,7 +18,7 @@ from services.gateway.http_outlets import (
     timing_header,
 )
 from services.gateway.ledger.book import LedgerBook
-from services.gateway.lookout import Lookout
+from services.gateway.lookout import Lookout, ServiceInfo
 from services.gateway.openai.headers import merge_headers
 from services.gateway.openai.models import model, model_body, model_list_body, model_not_found
 from services.gateway.outlet import Caller, Kind
@@ -161,7 +161,7 @@ class HttpApi:
         headers = exchange.headers
         self._reception.admit(caller, headers.get("authorization"))
         self._check_source(exchange)
-        call = self._reception.parse(caller.kind, exchange.body)
+        call = self._reception.parse(caller, exchange.body)
         exchange.body = b""  # the call may wait for long, and has the prompt already
         call = merge_headers(call, headers, self._reception.limits)
         outlet = self._outlet(exchange, call, caller)
@@ -197,17 +197,15 @@ class HttpApi:
         )
 
     def _models(self, exchange: Exchange) -> None:
-        self._reception.tenant(exchange.headers.get("authorization"))
         body = model_list_body(
             model(info.name, created=info.first_seen_unix_s, max_model_len=info.max_model_len)
-            for info in self._lookout.present()
+            for info in self._shown(exchange)
         )
         exchange.respond(200, body, headers=self._cors(exchange))
 
     def _model(self, exchange: Exchange) -> None:
-        self._reception.tenant(exchange.headers.get("authorization"))
         name = exchange.path.removeprefix(MODEL_PREFIX)
-        for info in self._lookout.present():
+        for info in self._shown(exchange):
             if info.name == name:
                 described = model(
                     name, created=info.first_seen_unix_s, max_model_len=info.max_model_len
@@ -215,6 +213,12 @@ class HttpApi:
                 exchange.respond(200, model_body(described), headers=self._cors(exchange))
                 return
         raise model_not_found(name)
+
+    def _shown(self, exchange: Exchange) -> list[ServiceInfo]:
+        """Return the services that the caller may use."""
+        present = {info.name: info for info in self._lookout.present()}
+        key = exchange.headers.get("authorization")
+        return [present[name] for name in self._reception.visible(present, key)]
 
     def _ready(self, exchange: Exchange) -> None:
         reason = self._pages.ready()

@@ -215,7 +215,7 @@ class NatsApi:
         to, limits = entry.to, self._reception.limits
         assert to is not None
         self._reception.admit(caller, headers.get(API_KEY_HEADER))
-        call = self._reception.parse(caller.kind, with_model(payload, service))
+        call = self._reception.parse(caller, with_model(payload, service))
         call = merge_headers(call, headers, limits, names=NATS_HEADERS)
         outlet = (
             NatsStream(to, call, caller) if call.stream else NatsAnswer(to, call, limits, caller)
@@ -228,10 +228,14 @@ class NatsApi:
             self._by_key.update(dict.fromkeys(entry.keys, no))
 
     def _models(self, to: ReplyTo, headers: Fields) -> None:
-        self._reception.tenant(headers.get(API_KEY_HEADER))
+        present = {info.name: info for info in self._lookout.present()}
         body = model_list_body(
-            model(info.name, created=info.first_seen_unix_s, max_model_len=info.max_model_len)
-            for info in self._lookout.present()
+            model(
+                name,
+                created=present[name].first_seen_unix_s,
+                max_model_len=present[name].max_model_len,
+            )
+            for name in self._reception.visible(present, headers.get(API_KEY_HEADER))
         )
         to.end(body, {})
 

@@ -12,9 +12,9 @@ from services.gateway.ledger.stamps import Stay
 from services.gateway.openai.models import model_not_found
 from services.gateway.refusals import Setback
 from services.gateway.routing import Route, RouteFacts, Router
+from services.gateway.rules import Rules
 from services.gateway.running import Part
 from services.gateway.said import priors
-from services.gateway.sharing import SharingSettings
 from services.gateway.streams import StreamTable
 from shared.bus import Bus
 from shared.clock import loop_clock, stamp_clock
@@ -55,7 +55,8 @@ class Own(NamedTuple):
     gateway: GatewayId
     boot: str
     """Of this host's kernel; engines of the same one share our clock. Empty: not known."""
-    sharing: SharingSettings = SharingSettings()
+    rules: Rules
+    """Who may reuse whose computed prefixes, among others."""
 
 
 class Placement:
@@ -75,7 +76,7 @@ class Placement:
         self._engines = engines
         self._gateway = own.gateway
         self._boot = own.boot
-        self._sharing = own.sharing
+        self._rules = own.rules
         self._router = router
         self._book = router.book
         self._table = table
@@ -178,7 +179,7 @@ class Placement:
         """Return what the prompt of a part begins with, made when it is first needed."""
         if part.stays.chain is None and self._router.uses_warmth:
             call = part.call
-            kept_apart = self._sharing.salt(call.caller.prefix_salt, call.call.model)
+            kept_apart = self._rules.salt(call.caller.prefix_salt, call.call.model)
             part.stays.chain = chain_of(part.prompt, salt_of(kept_apart, call.call.model))
         return part.stays.chain
 
@@ -235,7 +236,7 @@ class Placement:
             deadline_s=max(0.0, call.deadline - self._clock()),
             trace=call.caller.trace.fields(),
             prior=priors(part.said) if part.way is Way.RESUME else (),
-            prefix_salt=self._sharing.salt(call.caller.prefix_salt, call.call.model),
+            prefix_salt=self._rules.salt(call.caller.prefix_salt, call.call.model),
             chain=part.stays.chain,
         )
 

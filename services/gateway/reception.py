@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from services.gateway import refusals
 from services.gateway.call import ApiError, Call
@@ -15,9 +17,11 @@ from services.gateway.ledger.trace import ID_BITS, continue_trace
 from services.gateway.openai.chat import parse_chat
 from services.gateway.openai.completion import parse_completion
 from services.gateway.openai.limits import RequestLimits
+from services.gateway.openai.models import model_not_found
 from services.gateway.outlet import Caller, Kind
+from services.gateway.rules import Rules
 from shared.health import Health, HealthState
-from shared.ids import TenantId, new_request_id
+from shared.ids import ServiceName, TenantId, new_request_id
 from shared.keys import KeyFile
 from shared.messages import API_REQUEST_ID_HEADER, API_TIMING_HEADER
 
@@ -45,8 +49,9 @@ NATS = DoorNames("nats", API_REQUEST_ID_HEADER, API_TIMING_HEADER)
 class Reception:
     """The checks that do not depend on the door."""
 
-    def __init__(self, keys: KeyFile, limits: RequestLimits, health: Health) -> None:
+    def __init__(self, keys: KeyFile, limits: RequestLimits, health: Health, rules: Rules) -> None:
         self._keys = keys
+        self._rules = rules
         self._health = health
         self._random = random.Random()  # noqa: S311 - for draws of tokens; keeps no secret
         self.limits = limits
@@ -92,12 +97,29 @@ class Reception:
         caller.tenant = self.tenant(authorization)
         caller.prefix_salt = self._keys.salt(caller.tenant)
 
-    def parse(self, kind: Kind, body: bytes) -> Call:
-        """Return the call in a body. Raises `ApiError`; also where this gateway takes nothing any more."""
+    def visible(
+        self, services: Iterable[ServiceName], authorization: str | None
+    ) -> list[ServiceName]:
+        """Return those services that the caller may use. Raises `ApiError` 401."""
+        return self._rules.visible(services, self.tenant(authorization))
+
+    def parse(self, caller: Caller, body: bytes) -> Call:
+        """Return the call in a body, with what its service was declared with where it does not say.
+
+        Raises `ApiError`; also where the caller may not use the service, and where this gateway takes nothing any more.
+        """
         if self._health.state in (HealthState.DRAINING, HealthState.FAILED):
             raise refusals.stopping()
-        parse = parse_chat if kind == "chat" else parse_completion
-        return parse(body, self.limits, seed=self._random.getrandbits(SEED_BITS))
+        parse = parse_chat if caller.kind == "chat" else parse_completion
+        seed = self._random.getrandbits(SEED_BITS)
+        call = parse(body, self.limits, seed=seed, defaults=self._rules.sampling)
+        rule = self._rules.of(call.model)
+        if not rule.admits(caller.tenant):
+            # As for a model that there is not: whoever may not use it need not know of it.
+            raise model_not_found(call.model)
+        if call.priority is None and rule.priority is not None:
+            return msgspec.structs.replace(call, priority=rule.priority)
+        return call
 
 
 def label(text: str | None) -> str:

@@ -19,6 +19,7 @@ from services.gateway.readings import gateway_readings
 from services.gateway.reception import Reception
 from services.gateway.repair import Repair
 from services.gateway.routing import Router
+from services.gateway.rules import Rules
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams import StreamTable
 from services.gateway.warmth_desk import WarmthDesk
@@ -33,9 +34,11 @@ from shared.messages import (
     EngineHeartbeat,
     EngineState,
     GatewayHeartbeat,
+    ServiceRecord,
     TokenBatch,
 )
 from shared.quiet import Quiet
+from shared.records import Records, View
 from shared.runtime import Runtime
 from shared.typedbus import TypedBus
 
@@ -106,12 +109,13 @@ class GatewayService:
         self.table = StreamTable(settings.streams)
         self.gates = Gates(settings.admission)
         self.metrics = GatewayMetrics()
+        self.rules = Rules(settings.sharing)
         self._placement = Placement(
             bus,
             self.lookout,
             self._router,
             self.table,
-            own=Own(gateway, boot, settings.sharing),
+            own=Own(gateway, boot, self.rules),
             submit_timeout_s=settings.call.submit_timeout_s,
         )
         self.ledgers = self._new_ledgers()
@@ -124,7 +128,7 @@ class GatewayService:
             clock=self._clock,
         )
         self.repair = self._new_repair()
-        self.reception = Reception(keys, settings.limits, runtime.health)
+        self.reception = Reception(keys, settings.limits, runtime.health, self.rules)
         self._show_figures()
 
     def _new_repair(self) -> Repair:
@@ -206,6 +210,13 @@ class GatewayService:
         await subscribe(EngineHeartbeat, self._on_engine)
         await self.warmth.listen()
         await subscribe(GatewayHeartbeat, self._on_gateway)
+        records = await Records.open(self._bus)
+        await records.watch(ServiceRecord, self._on_services, group=self.group)
+
+    def _on_services(self, view: View[ServiceRecord]) -> None:
+        self.rules.take(view.entries)
+        for service, reason in self.rules.unreadable.items():
+            self._log.warning("service_unreadable", service=service, reason=reason)
 
     async def _first_beats(self) -> None:
         """Return when an engine is ready, or when any would have been heard; on a shared port others answer meanwhile."""

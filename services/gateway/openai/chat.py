@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,7 @@ from services.gateway.openai.request import Count
 from services.gateway.openai.tools import Tool, ToolChoice, choice_text, tools_json
 from services.gateway.openai.unsupported import CHAT, Undecoded, refuse_unsupported
 from shared.messages import ChatPrompt
+from shared.spec.model import SamplingConfig
 
 BYTES_PER_TOKEN = 4
 """Of English text in common vocabularies; only for the estimate of work."""
@@ -51,10 +53,16 @@ class ChatBody(request.CommonBody, frozen=True, kw_only=True):
 _DECODER = msgspec.json.Decoder(ChatBody)
 
 
-def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
+def parse_chat(
+    body: bytes,
+    limits: RequestLimits,
+    *,
+    seed: int,
+    defaults: Callable[[str], SamplingConfig] = request.no_defaults,
+) -> Call:
     """Return the call that a chat request's body asks for. Raises `ApiError`, nothing else.
 
-    `seed` is a random one, for a request that brings none.
+    `seed` is a random one, for a request that brings none; `defaults` what the service of a model was declared with.
     """
     chat = request.decode(_DECODER, body, limits)
     refuse_unsupported(chat, CHAT)
@@ -65,7 +73,7 @@ def parse_chat(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
     sampling = request.sampling(
         chat,
         limits,
-        seed=seed,
+        own=request.Own(seed, defaults),
         max_tokens=_max_tokens(chat),
         logprobs=_logprobs(chat, limits),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.request import TokenId
 from services.gateway.openai.unsupported import COMPLETION, Undecoded, refuse_unsupported
 from shared.messages import Prompt, TextPrompt, TokensPrompt
+from shared.spec.model import SamplingConfig
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for this endpoint only."""
@@ -36,10 +38,16 @@ class CompletionBody(request.CommonBody, frozen=True, kw_only=True):
 _DECODER = msgspec.json.Decoder(CompletionBody)
 
 
-def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
+def parse_completion(
+    body: bytes,
+    limits: RequestLimits,
+    *,
+    seed: int,
+    defaults: Callable[[str], SamplingConfig] = request.no_defaults,
+) -> Call:
     """Return the call that a completion request's body asks for. Raises `ApiError`, nothing else.
 
-    `seed` is a random one, for a request that brings none.
+    `seed` is a random one, for a request that brings none; `defaults` what the service of a model was declared with.
     """
     completion = request.decode(_DECODER, body, limits)
     refuse_unsupported(completion, COMPLETION)
@@ -49,8 +57,10 @@ def parse_completion(body: bytes, limits: RequestLimits, *, seed: int) -> Call:
     sampling = request.sampling(
         completion,
         limits,
-        seed=seed,
-        max_tokens=completion.max_tokens or DEFAULT_MAX_TOKENS,
+        own=request.Own(seed, defaults),
+        max_tokens=completion.max_tokens
+        or defaults(completion.model).max_tokens
+        or DEFAULT_MAX_TOKENS,
         logprobs=request.check_logprobs(completion.logprobs, limits, param="logprobs"),
     )
     request.refuse_duplicate_keys(body)

@@ -7,7 +7,8 @@ Strings may hold any Unicode scalar value, NUL too, since models read text; labe
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,6 +18,7 @@ from services.gateway.openai.limits import RequestLimits
 from services.gateway.openai.refusal import body_too_large, from_validation, malformed
 from services.gateway.openai.tools import FunctionName, Schema, check_schema
 from shared.messages import Priority, Sampling
+from shared.spec.model import SamplingConfig
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -36,6 +38,12 @@ _TIERS = {
 """`auto` is absent: it leaves the class to the API key, else to the default."""
 
 _encode = msgspec.json.Encoder().encode
+_NOTHING = SamplingConfig()
+
+
+def no_defaults(_: str) -> SamplingConfig:
+    """Return the defaults of a service that nobody declared: none."""
+    return _NOTHING
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,15 +177,26 @@ def check_label(label: str | None, limits: RequestLimits, *, param: str) -> None
     )
 
 
+class Own(NamedTuple):
+    """What a request that does not say gets."""
+
+    seed: int
+    """A random one."""
+    defaults: Callable[[str], SamplingConfig] = no_defaults
+    """What a model's service was declared with."""
+
+
 def sampling(
     body: CommonBody,
     limits: RequestLimits,
     *,
-    seed: int,
+    own: Own,
     max_tokens: int | None,
     logprobs: int | None,
 ) -> Sampling:
-    """Return how to sample; `seed` is for a request that brings none."""
+    """Return how to sample. `max_tokens`, `logprobs`: as the kind of request names them."""
+    given = own.defaults(body.model)
+    max_tokens = given.max_tokens if max_tokens is None else max_tokens
     min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid(
@@ -186,20 +205,20 @@ def sampling(
         )
     json_object, json_schema = _format(body, limits)
     return Sampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        min_p=body.min_p,
+        temperature=_first(body.temperature, given.temperature),
+        top_p=_first(body.top_p, given.top_p),
+        top_k=_first(body.top_k, given.top_k),
+        min_p=_first(body.min_p, given.min_p),
         n=body.n or 1,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        stop=_stop(body.stop, limits),
+        stop=given.stop if body.stop is None else _stop(body.stop, limits),
         stop_token_ids=_bounded(body.stop_token_ids, limits.max_stop_token_ids, "stop_token_ids"),
-        seed=seed if body.seed is None else body.seed,
+        seed=own.seed if body.seed is None else body.seed,
         logprobs=logprobs,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=body.repetition_penalty,
+        presence_penalty=_first(body.presence_penalty, given.presence_penalty) or 0.0,
+        frequency_penalty=_first(body.frequency_penalty, given.frequency_penalty) or 0.0,
+        repetition_penalty=_first(body.repetition_penalty, given.repetition_penalty),
         logit_bias=_logit_bias(body.logit_bias, limits),
         ignore_eos=bool(body.ignore_eos),
         json_object=json_object,
@@ -231,6 +250,11 @@ def _stop(stop: str | list[str] | None, limits: RequestLimits) -> tuple[str, ...
 
 
 Item = TypeVar("Item")
+
+
+def _first(own: Item | None, default: Item | None) -> Item | None:
+    """Return what the request says, else the service's default."""
+    return default if own is None else own
 
 
 def _bounded(items: list[Item] | None, bound: int, param: str) -> tuple[Item, ...]:
