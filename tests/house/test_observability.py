@@ -34,16 +34,22 @@ def test_prometheus_looks_where_the_services_of_the_compose_file_have_their_page
         for name in config["names"]
     }
 
+    assert ["/host/engines.json"] == [
+        file
+        for job in jobs
+        for config in job.get("file_sd_configs", [])
+        for file in config["files"]
+    ]
     assert looked_at == {
         ("gateway", option("gateway", "--http-port")),
         ("engine", option("engine", "--metrics-port")),
-        ("kvstore", option("kvstore", "--metrics-port")),
+        *((name, option(name, "--metrics-port")) for name in ("kvstore", "operator", "host")),
         ("tracer", SERVICES["tracer"]["ports"][0].rpartition(":")[2]),
     }
     assert {"0.0.0.0"} == {  # noqa: S104 - compared, not bound
         option("gateway", "--http-host"),
         option("engine", "--metrics-host"),
-        option("kvstore", "--metrics-host"),
+        *(option(name, "--metrics-host") for name in ("kvstore", "operator", "host")),
         option("tracer", "--metrics-host"),
     }
 
