@@ -23,6 +23,7 @@ from services.engine.settings import EngineSettings  # noqa: E402
 from services.gateway.settings import GatewaySettings  # noqa: E402
 from services.host.settings import HostSettings  # noqa: E402
 from services.kvstore.settings import KvStoreSettings  # noqa: E402
+from services.operator.settings import OperatorSettings  # noqa: E402
 from services.tracer.settings import TracerSettings  # noqa: E402
 from shared.messages import ROUTES, Message, Route  # noqa: E402
 
@@ -162,6 +163,7 @@ def settings_page() -> str:
     for title, kind, prefix in (
         ("Gateway", GatewaySettings, "HEADRACE_GATEWAY_"),
         ("Engine", EngineSettings, "HEADRACE_ENGINE_"),
+        ("Operator", OperatorSettings, "HEADRACE_OPERATOR_"),
         ("Tracer", TracerSettings, "HEADRACE_TRACER_"),
         ("Host", HostSettings, "HEADRACE_HOST_"),
         ("KV store", KvStoreSettings, "HEADRACE_KVSTORE_"),

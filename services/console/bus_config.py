@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 
 from services.console import output
-from services.console.fleet.instance import PASSWORD_BYTES, write_private
+from services.console.fleet.instance import BUS_FILE, PASSWORD_BYTES, bus_text, write_private
 from shared.acl import SERVICES
 from shared.errors import UserError
 from shared.nats_config import ServerOptions, render
@@ -21,8 +21,8 @@ READABLE = 0o644
 """Container users differ from service to service; a folder is mounted into the one container that may read it."""
 
 
-def write(nats: Path, folders: dict[str, Path], *, host: str) -> None:
-    """Write `nats.conf` into `nats` and `<service>.password` into each folder. Raises `UserError`."""
+def write(nats: Path, folders: dict[str, Path], *, host: str, url: str) -> None:
+    """Write `nats.conf`, a password into each folder, and where the bus is into the console's. Raises `UserError`."""
     missing = [service for service in SERVICES if service not in folders]
     if missing:
         raise UserError(
@@ -38,6 +38,7 @@ def write(nats: Path, folders: dict[str, Path], *, host: str) -> None:
     try:
         for service, file in files.items():
             write_private(file, passwords[service], mode=READABLE)
+        write_private(folders["console"] / BUS_FILE, bus_text(url), mode=READABLE)
         write_private(nats / CONF, render(options), mode=READABLE)
     except OSError as error:
         raise UserError(f"cannot write {error.filename}: {error.strerror}") from error

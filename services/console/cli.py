@@ -303,6 +303,11 @@ def _bus_config(parser: argparse.ArgumentParser) -> None:
         help="where nats.conf goes; the server sees it as /bus",
     )
     parser.add_argument(
+        "--url",
+        default="nats://127.0.0.1:4222",
+        help="where the console finds the server (default: %(default)s)",
+    )
+    parser.add_argument(
         "--secret",
         action="append",
         default=[],

@@ -157,7 +157,10 @@ def _bus_config(options: argparse.Namespace, _: ConsoleSettings) -> int:
     from services.console import bus_config  # noqa: PLC0415
 
     bus_config.write(
-        Path(options.nats), bus_config.parse_folders(options.secret), host=options.host
+        Path(options.nats),
+        bus_config.parse_folders(options.secret),
+        host=options.host,
+        url=options.url,
     )
     return 0
 

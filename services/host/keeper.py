@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from typing_extensions import override
 
 from services.host.ports import CannotRun, Driver, NotNow, Order, Prepared, Running
-from services.host.replicas import Event, Replicas
+from services.host.replicas import Event, Replicas, shortened
+from services.host.room import claim_of
 from shared import logs
 from shared.clock import loop_clock, wall_time_s
 from shared.spec.footprint import memory_needed
+from shared.spec.model import GIB
 
 T = TypeVar("T")
+LOOK_S = 60.0
+"""Between two looks at what cannot run."""
 
 
 def wall_us() -> int:
@@ -41,6 +46,7 @@ class Keeper:
         self._is_stopped = False
         self._drain_s = 0.0
         self._running: Running | None = None
+        self._ordered = asyncio.Event()
         self._leash: asyncio.Timeout | None = None
         """Around what can be given up at any moment."""
 
@@ -49,9 +55,14 @@ class Keeper:
         return f"<Keeper {self.order.name} running={self._running is not None}>"
 
     async def run(self) -> None:
-        """Keep it until it is stopped, or cannot run."""
-        while not self._is_stopped and await self._live():
-            await self._freely(self._pause())
+        """Keep it until it is stopped."""
+        while not self._is_stopped:
+            again = await self._live()
+            await self._freely(self._pause() if again else self._mended())
+
+    def look(self) -> None:
+        """Look now whether what was wrong is mended: somebody orders it once more."""
+        self._ordered.set()
 
     def stop(self, *, drain_s: float) -> None:
         """Begin to end it: what runs gets `drain_s`. The table knows already."""
@@ -90,14 +101,20 @@ class Keeper:
 
     def _promise(self, prepared: Prepared) -> None:
         """Keep room for the weights, whose size is known now."""
-        room = self._replicas.room
+        needed = self._needed(prepared)
+        if lack := self._replicas.room.promise(self.order.name, needed):
+            raise NotNow(lack.reason)
+
+    def _needed(self, prepared: Prepared) -> int:
+        """Return the memory that it will take. Raises `CannotRun` where this host will never have it."""
         needed = memory_needed(self.order.spec, weight_bytes=prepared.weight_bytes)
-        lack = room.promise(self.order.name, needed)
-        if lack is None:
-            return
-        if needed > room.memory_bytes:
-            raise CannotRun(f"{lack.reason}; a host with more, or a smaller kvTiers.pool")
-        raise NotNow(lack.reason)
+        has = self._replicas.room.memory_bytes
+        if has and needed > has:
+            raise CannotRun(
+                f"it needs about {needed / GIB:.1f} GiB of memory, this host has {has / GIB:.1f} GiB to give; "
+                "a smaller kvTiers.pool may do"
+            )
+        return needed
 
     async def _pause(self) -> bool:
         replica = self._replicas.get(self.order.name)
@@ -105,6 +122,23 @@ class Keeper:
         await asyncio.sleep(replica.state.retry_s)
         self._tell(Event.AGAIN)
         return True
+
+    async def _mended(self) -> bool:
+        """Return when what had failed may do better now: somebody has changed the files, or what else was wrong."""
+        while True:
+            self._ordered.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._ordered.wait()
+            try:
+                self._needed(await self._driver.prepare(self.order, lambda _: None))
+            except (CannotRun, NotNow) as error:
+                self._note(reason=shortened(str(error)))
+                continue
+            claim = claim_of(self.order.spec)
+            if self._replicas.mended(self.order.name, claim, now_us=wall_us()):
+                self._changed()
+                return True
 
     async def _freely(self, work: Awaitable[T]) -> T | None:
         """Do what can be given up when the replica is told to stop; none where it was."""

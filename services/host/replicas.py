@@ -45,7 +45,7 @@ class Event(StrEnum):
     ENDED = "ended"
     """Its process ended by itself, or could not begin; another try may do better."""
     AGAIN = "again"
-    """Its pause is over."""
+    """Its pause is over, or what was wrong is mended."""
     CANNOT = "cannot"
     """It will not get better by itself."""
     STOP = "stop"
@@ -77,7 +77,7 @@ LIFE: Transitions[ReplicaPhase, Event] = Transitions(
             Event.STOP: ReplicaPhase.STOPPING,
         },
         ReplicaPhase.FAILED: {
-            # Told to start once more: somebody may have mended what was wrong.
+            # Somebody has mended what was wrong.
             Event.AGAIN: ReplicaPhase.PREPARING,
             Event.STOP: ReplicaPhase.STOPPING,
         },
@@ -172,7 +172,7 @@ class Replicas:
             return self._refuse("draining", "this host ends"), False
         there = self._all.get(order.name)
         if there is not None:
-            return self._start_again(there, order, claim, now_us)
+            return self._start_again(there.state, order)
         grant = self.room.give(order.name, claim)
         if isinstance(grant, Lack):
             return self._refuse("room", grant.reason), False
@@ -188,23 +188,21 @@ class Replicas:
         )
         return HostAnswer(accepted=True, epoch=self.epoch), True
 
-    def _start_again(
-        self, there: Replica, order: StartReplica, claim: Claim, now_us: int
-    ) -> tuple[HostAnswer, bool]:
-        state = there.state
+    def _start_again(self, state: ReplicaState, order: StartReplica) -> tuple[HostAnswer, bool]:
         if (state.service, state.revision) != (order.service, order.revision):
             return self._refuse("name", f"revision {state.revision} has this name here"), False
         if state.phase is ReplicaPhase.STOPPING:
             return self._refuse("name", "one of this name stops here"), False
-        if state.phase is not ReplicaPhase.FAILED:
-            return HostAnswer(accepted=True, epoch=self.epoch), False
-        grant = self.room.give(order.name, claim)
+        return HostAnswer(accepted=True, epoch=self.epoch), False
+
+    def mended(self, name: str, claim: Claim, *, now_us: int) -> bool:
+        """Begin again with what had failed, unless there is no room for it now."""
+        grant = self.room.give(name, claim)
         if isinstance(grant, Lack):
-            return self._refuse("room", grant.reason), False
-        there.failures = 0
-        self.on(order.name, Event.AGAIN, now_us=now_us)
-        self.note(order.name, metrics_port=grant.metrics_port)
-        return HostAnswer(accepted=True, epoch=self.epoch), True
+            return False
+        self.on(name, Event.AGAIN, now_us=now_us)
+        self.note(name, metrics_port=grant.metrics_port)
+        return True
 
     def stop(self, order: StopReplica, *, now_us: int) -> tuple[HostAnswer, bool]:
         """Take an order; return the answer, and whether a replica begins to stop."""
@@ -234,7 +232,8 @@ class Replicas:
             self.room.take_back(name)
         if event is Event.AGAIN:
             replica.begin()
-            state = msgspec.structs.replace(state, restarts=state.restarts + 1)
+            lives = state.restarts + (state.phase is ReplicaPhase.WAITING)
+            state = msgspec.structs.replace(state, restarts=lives)
         replica.state = msgspec.structs.replace(
             state,
             phase=phase,

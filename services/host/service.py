@@ -24,7 +24,6 @@ from shared.messages import (
     EngineHeartbeat,
     HostAnswer,
     HostHeartbeat,
-    ReplicaPhase,
     StartReplica,
     StopReplica,
 )
@@ -94,8 +93,9 @@ class HostService:
 
     async def _drain(self) -> None:
         self.replicas.is_draining = True
-        for replica in tuple(self.replicas):
-            self._end(replica.state.name, self._settings.drain_s)
+        for name, keeper in self._keepers.items():
+            if self.replicas.end(name, now_us=wall_us()):
+                keeper.stop(drain_s=self._settings.drain_s)
         self._changed.set()
         while self._keepers:
             self._nothing_left.clear()
@@ -114,22 +114,24 @@ class HostService:
         answer, begins = self.replicas.start(message, claim_of(spec), now_us=wall_us())
         self._tell_order("start", message.name, answer)
         if begins:
-            self._keep(
-                Order(
-                    name=message.name,
-                    service=message.service,
-                    revision=message.revision,
-                    spec=spec,
-                    fingerprint=message.fingerprint,
-                )
+            order = Order(
+                name=message.name,
+                service=message.service,
+                revision=message.revision,
+                spec=spec,
+                fingerprint=message.fingerprint,
             )
+            self._keep(order)
+        elif answer.accepted:
+            self._keepers[message.name].look()
         return answer
 
     async def _on_stop(self, message: StopReplica) -> HostAnswer:
         answer, ends = self.replicas.stop(message, now_us=wall_us())
         self._tell_order("stop", message.name, answer)
         if ends:
-            self._carry_out_end(message.name, message.drain_s)
+            self._keepers[message.name].stop(drain_s=message.drain_s)
+            self._changed.set()
         return answer
 
     def _tell_order(self, verb: str, name: str, answer: HostAnswer) -> None:
@@ -167,24 +169,10 @@ class HostService:
         name = keeper.order.name
         await keeper.run()
         del self._keepers[name]
-        replica = self.replicas.get(name)
-        if replica is not None and replica.state.phase is ReplicaPhase.STOPPING:
-            self.replicas.forget(name)
-            self._log.info("replica_gone", replica=name)
+        self.replicas.forget(name)
+        self._log.info("replica_gone", replica=name)
         self._changed.set()
         self._nothing_left.set()
-
-    def _end(self, name: str, drain_s: float) -> None:
-        if self.replicas.end(name, now_us=wall_us()):
-            self._carry_out_end(name, drain_s)
-
-    def _carry_out_end(self, name: str, drain_s: float) -> None:
-        keeper = self._keepers.get(name)
-        if keeper is None:  # it had failed: nothing runs
-            self.replicas.forget(name)
-        else:
-            keeper.stop(drain_s=drain_s)
-        self._changed.set()
 
     # --- news
 

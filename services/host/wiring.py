@@ -8,23 +8,24 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from services.host.adapters.devices import visible_gpus
-from services.host.adapters.processes import ProcessDriver
-from services.host.replicas import Replicas
-from services.host.room import Room
+from services.host.adapters.nursery import Nursery, Preload
 from services.host.settings import PREFIX, HostSettings
 from shared import machine
 from shared.errors import UserError
 from shared.ids import new_host_id
+from shared.processes.child import log_file
 from shared.runtime import Runtime
 from shared.settings import environment
 
+ZYGOTES: dict[Preload, str] = {"vllm": "zygote", "none": "zygote-plain"}
+"""What zygotes import, and the name of their logs."""
 LOCK = "host.lock"
 EPOCH = "host-epoch.json"
 
@@ -34,32 +35,53 @@ async def serve(chosen: HostSettings, runtime: Runtime) -> None:
     folder = Path(chosen.folder)
     with _claimed(folder):
         env = {key: value for key, value in environment().items() if not key.startswith(PREFIX)}
-        driver = ProcessDriver(chosen, group=runtime.group, env=env)
-        await driver.warm()
-        room = await asyncio.to_thread(_room, chosen, env)
-        replicas = Replicas(room, epoch=_read_epoch(folder))
-        await _on_bus(chosen, runtime, driver, replicas)
+        nurseries = {
+            preload: Nursery(
+                preload, group=runtime.group, env=env, log=log_file(folder / "logs", name)
+            )
+            for preload, name in ZYGOTES.items()
+        }
+        if chosen.warm != "none":
+            await nurseries["vllm" if chosen.warm == "vllm" else "none"].warm()
+        await _serve(chosen, runtime, nurseries, env)
 
 
-async def _on_bus(
-    chosen: HostSettings, runtime: Runtime, driver: ProcessDriver, replicas: Replicas
+async def _serve(
+    chosen: HostSettings,
+    runtime: Runtime,
+    nurseries: Mapping[Preload, Nursery],
+    env: Mapping[str, str],
 ) -> None:
     # Only now: half a second of imports, for which the zygote need not wait.
+    from services.host.adapters.devices import visible_gpus  # noqa: PLC0415
+    from services.host.adapters.processes import ProcessDriver  # noqa: PLC0415
     from services.host.metrics import HostCollector  # noqa: PLC0415
+    from services.host.replicas import Replicas  # noqa: PLC0415
+    from services.host.room import Room  # noqa: PLC0415
     from services.host.service import HostService  # noqa: PLC0415
     from shared import metrics  # noqa: PLC0415
     from shared.metrics_page import serve_page  # noqa: PLC0415
     from shared.natsbus import NatsBus  # noqa: PLC0415
 
+    folder, first, memory = Path(chosen.folder), chosen.first_port, chosen.memory_bytes
+    gpus = await asyncio.to_thread(visible_gpus, env) if chosen.gpus is None else chosen.gpus
+    room = Room(
+        memory_bytes=machine.available_memory_bytes() if memory is None else memory,
+        cores=sorted(os.sched_getaffinity(0)),
+        gpus=gpus,
+        ports=range(first, first + chosen.ports) if first else (),
+    )
     bus = await NatsBus.connect(chosen.nats, group=runtime.group, name=chosen.name or "host")
+    driver = ProcessDriver(chosen, nurseries, env=env)
     driver.boxes.bus = bus
+    replicas = Replicas(room, epoch=_read_epoch(folder))
     service = HostService(
         chosen,
         bus,
         driver,
         replicas=replicas,
         me=new_host_id(),
-        keep_epoch=partial(_write_epoch, Path(chosen.folder)),
+        keep_epoch=partial(_write_epoch, folder),
     )
     registry = metrics.new_registry("host")
     registry.register(metrics.BusCollector(bus))
@@ -70,17 +92,6 @@ async def _on_bus(
             await service.run(runtime)
     finally:
         await bus.close()
-
-
-def _room(chosen: HostSettings, env: dict[str, str]) -> Room:
-    memory = chosen.memory_bytes
-    first = chosen.first_port
-    return Room(
-        memory_bytes=machine.available_memory_bytes() if memory is None else memory,
-        cores=sorted(os.sched_getaffinity(0)),
-        gpus=visible_gpus(env) if chosen.gpus is None else chosen.gpus,
-        ports=range(first, first + chosen.ports) if first else (),
-    )
 
 
 def _claimed(folder: Path) -> TextIO:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from services.host.fake_driver import FakeDriver
+from services.host.keeper import LOOK_S
 from services.host.ports import CannotRun, NotNow
 from services.host.replicas import MAX_DELAY_S, Replicas
 from services.host.room import Room
@@ -208,21 +209,42 @@ def test_ten_crashes_at_the_start_are_waited_out_with_growing_pauses_and_told():
     assert pauses[9] > pauses[4] > pauses[0]
 
 
-def test_what_cannot_get_better_is_not_tried_again_until_it_is_ordered_again():
+def test_what_cannot_run_is_looked_at_again_and_begins_when_it_is_mended():
     def driver() -> FakeDriver:
         broken = FakeDriver()
-        broken.fails = [CannotRun("drift: other files")]
+        broken.fails = [CannotRun("drift: other files"), CannotRun("drift: yet others")]
         return broken
 
     async def scenario(site: Site) -> None:
         await site.start()
         await site.phase(ReplicaPhase.FAILED)
-        await asyncio.sleep(300.0)
+        await asyncio.sleep(LOOK_S + 5.0)
         state = site.state()
         assert state is not None
-        assert ("drift: other files", 0) == (state.reason, len(site.driver.lives))
-        await site.start()
+        assert (ReplicaPhase.FAILED, "drift: yet others") == (state.phase, state.reason)
+        assert [] == site.driver.lives
+        await asyncio.sleep(LOOK_S)
         await site.phase(ReplicaPhase.STARTING)
+
+    site = play(scenario, driver=driver)
+    phases = [state.phase for _, beat in site.beats for state in beat.replicas]
+    assert {ReplicaPhase.FAILED} == set(phases[: phases.index(ReplicaPhase.STARTING)])
+
+
+def test_what_cannot_run_is_looked_at_at_once_when_it_is_ordered_again():
+    def driver() -> FakeDriver:
+        broken = FakeDriver()
+        broken.fails = [CannotRun("no such model")]
+        return broken
+
+    async def scenario(site: Site) -> None:
+        await site.start()
+        await site.phase(ReplicaPhase.FAILED)
+        assert (await site.start()).accepted
+        await asyncio.sleep(1.0)
+        state = site.state()
+        assert state is not None
+        assert ReplicaPhase.STARTING is state.phase
 
     play(scenario, driver=driver)
 

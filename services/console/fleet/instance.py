@@ -18,6 +18,7 @@ from shared.processes.child import log_file
 
 PASSWORD_BYTES = 24
 BLACK_BOXES = "black-boxes"
+BUS_FILE = "bus.json"
 
 
 class Instance:
@@ -63,10 +64,7 @@ class Instance:
         files = {service: self.folder / f"{service}.password" for service in SERVICES}
         for service, file in files.items():
             write_private(file, passwords[service])
-        write_private(
-            self.folder / "bus.json",
-            msgspec.json.encode({"url": f"nats://127.0.0.1:{port}"}).decode(),
-        )
+        write_private(self.folder / BUS_FILE, bus_text(f"nats://127.0.0.1:{port}"))
         return files
 
     @property
@@ -100,10 +98,15 @@ class BusAddress(msgspec.Struct, frozen=True):
     password: str
 
 
+def bus_text(url: str) -> str:
+    """Return the file that says where the bus is."""
+    return msgspec.json.encode({"url": url}).decode()
+
+
 def bus_of(folder: Path) -> BusAddress:
     """Read the address that `write_nats` left. Raises `UserError` where no platform was started from this folder."""
     try:
-        url = msgspec.json.decode((folder / "bus.json").read_bytes())["url"]
+        url = msgspec.json.decode((folder / BUS_FILE).read_bytes())["url"]
         password = (folder / "console.password").read_text()
     except (OSError, msgspec.DecodeError, KeyError) as error:
         raise UserError(

@@ -14,6 +14,7 @@ from shared.zygote import ZygoteClient, ZygoteGone
 
 PRELOAD_S = 300.0
 """Deadline of vLLM's imports; 10 s on a quiet machine with byte code, minutes on a cold disk without."""
+Preload = Literal["vllm", "none"]
 MODULE = "services.engine.zygote"
 
 
@@ -22,7 +23,7 @@ class Nursery:
 
     def __init__(
         self,
-        preload: Literal["vllm", "none"],
+        preload: Preload,
         *,
         group: asyncio.TaskGroup,
         env: Mapping[str, str],

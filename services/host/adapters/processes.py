@@ -11,7 +11,7 @@ from typing import Literal
 
 from services.host.adapters import limits
 from services.host.adapters.models import ModelDesk
-from services.host.adapters.nursery import Nursery
+from services.host.adapters.nursery import Nursery, Preload
 from services.host.adapters.orphans import Notes
 from services.host.adapters.pages import Pages
 from services.host.boxes import Boxes
@@ -102,8 +102,13 @@ class ProcessDriver:
     kind: Literal["processes"] = "processes"
 
     def __init__(
-        self, settings: HostSettings, *, group: asyncio.TaskGroup, env: Mapping[str, str]
+        self,
+        settings: HostSettings,
+        nurseries: Mapping[Preload, Nursery],
+        *,
+        env: Mapping[str, str],
     ) -> None:
+        self._nurseries = nurseries
         self._settings = settings
         folder = Path(settings.folder)
         self._logs = folder / "logs"
@@ -113,19 +118,9 @@ class ProcessDriver:
         self._log = logs.get("host")
         shelf = folder / "black-boxes"
         self.boxes = Boxes(shelf / "live", shelf, say=self._say_of_boxes)
-        self._nurseries = {
-            preload: Nursery(preload, group=group, env=env, log=log_file(self._logs, name))
-            for preload, name in _NURSERIES
-        }
 
     def _say_of_boxes(self, text: str) -> None:
         self._log.warning("black_box", said=text)
-
-    async def warm(self) -> None:
-        """Begin the imports that the settings want begun."""
-        preload = _WARM.get(self._settings.warm)
-        if preload is not None:
-            await self._nurseries[preload].warm()
 
     async def clear(self) -> None:
         """See `Driver.clear`."""
@@ -202,10 +197,3 @@ class ProcessDriver:
         for nursery in self._nurseries.values():
             await nursery.stop()
         self.boxes.drop()
-
-
-_NURSERIES: tuple[tuple[Literal["vllm", "none"], str], ...] = (
-    ("vllm", "zygote"),
-    ("none", "zygote-plain"),
-)
-_WARM: dict[str, Literal["vllm", "none"]] = {"vllm": "vllm", "plain": "none"}

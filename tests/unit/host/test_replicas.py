@@ -255,13 +255,16 @@ def test_a_reason_keeps_its_first_line_and_its_last_ones():
     assert kept[-2].startswith("line 19 ")
 
 
-def test_what_failed_gives_its_room_back_and_begins_anew_when_it_is_ordered_again():
+def test_what_failed_gives_its_room_back_and_gets_it_again_once_it_is_mended():
     table = started()
     table.on("s-0", Event.CANNOT, now_us=2, reason="drift")
     assert 10 == table.room.free_memory_bytes
+    assert (True, False) == _outcome(table.start(start(), Claim(memory_bytes=4), now_us=3))
 
-    assert (True, True) == _outcome(table.start(start(), Claim(memory_bytes=4), now_us=3))
-    assert ReplicaPhase.PREPARING is state_of(table).phase
+    assert not table.mended("s-0", Claim(memory_bytes=11), now_us=4)
+    assert ReplicaPhase.FAILED is state_of(table).phase
+    assert table.mended("s-0", Claim(memory_bytes=4), now_us=5)
+    assert (ReplicaPhase.PREPARING, 0) == (state_of(table).phase, state_of(table).restarts)
     assert 6 == table.room.free_memory_bytes
 
 
