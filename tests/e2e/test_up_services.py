@@ -8,29 +8,24 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 import pytest
 
 from services.console.fleet.plan import UpOptions
 from services.console.fleet.service import service_of
-from shared.messages import DesiredRecord, ServiceRecord
+from shared.declared import Declared
 from shared.natsbus import NatsBus
-from shared.records import Records
 from shared.settings import NatsSettings, read_secret
-from shared.spec.revision import revision
-from shared.spec.writing import to_document
 from tests.support.platform import Platform
 
 START_S = 60.0
-T = TypeVar("T")
 
 
-def with_records(platform: Platform, work: Callable[[Records], Awaitable[T]]) -> T:
-    """Do something with the platform's records, as the command line does."""
+def declared(platform: Platform, work: Callable[[Declared], Awaitable[object]]) -> None:
+    """Do something with the platform's services, as the command line does."""
 
-    async def main() -> T:
+    async def main() -> None:
         address = NatsSettings(
             url=platform.nats_url,
             user="console",
@@ -39,29 +34,15 @@ def with_records(platform: Platform, work: Callable[[Records], Awaitable[T]]) ->
         async with asyncio.TaskGroup() as group:
             bus = await NatsBus.connect(address, group=group, name="test")
             try:
-                return await work(await Records.open(bus))
+                await work(await Declared.open(bus))
             finally:
                 await bus.close()
 
-    return asyncio.run(main())
-
-
-def apply(platform: Platform, name: str) -> None:
-    spec = service_of(UpOptions(fake=True, service=name))
-    record = ServiceRecord(
-        service=spec.name,
-        spec=to_document(spec),
-        generation=1,
-        revision=revision(spec),
-        by="ada",
-    )
-    with_records(platform, lambda records: records.put(record, expected=0))
+    asyncio.run(main())
 
 
 def scale(platform: Platform, name: str, replicas: int) -> None:
-    spec = service_of(UpOptions(fake=True, service=name))
-    record = DesiredRecord(service=spec.name, replicas=replicas, by="console")
-    with_records(platform, lambda records: records.put(record))
+    declared(platform, lambda services: services.scale(name, replicas, by="ada"))
 
 
 def ask(platform: Platform, model: str) -> int:
@@ -98,7 +79,8 @@ def platform(tmp_path: Path):
 
 
 def test_services_that_were_applied_come_up_again_and_are_told(platform):
-    apply(platform, "other")
+    other = service_of(UpOptions(fake=True, service="other"))
+    declared(platform, lambda services: services.apply(other, by="ada"))
     until(platform, lambda: ["fake-0", "other-0"] == ready(platform))
     assert 200 == ask(platform, "other")
     assert 0 == platform.stop()

@@ -1,4 +1,4 @@
-"""Puts the service of `headrace up` among the platform's records, and says what else is there."""
+"""Declares the service of `headrace up`, and says what else the platform was told to run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import asyncio
 
 import msgspec
 
-from shared.clock import wall_time_s
-from shared.errors import Conflict, NoHistory, RequestTimeout
+from shared.declared import Declared
+from shared.errors import NoHistory, RequestTimeout
 from shared.ids import ServiceName
-from shared.messages import DesiredRecord, ServiceRecord
-from shared.records import Entry, Records
 from shared.spec.model import LLMService
-from shared.spec.revision import revision
-from shared.spec.writing import to_document
 
 UP = "headrace up"
 """`ServiceRecord.by` of what is declared here: the next `up` replaces it, whatever its name."""
 POLL_S = 0.05
 
 
-class Declared(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True):
     """What the platform is to run."""
 
     is_ours: bool
@@ -29,55 +25,26 @@ class Declared(msgspec.Struct, frozen=True):
     """Services that were applied earlier, and come up again."""
 
 
-async def declare(records: Records, spec: LLMService, *, engines: int) -> Declared:
-    """Write the records as soon as the operator has made their buckets; the caller sets the deadline."""
+async def declare(declared: Declared, spec: LLMService, *, engines: int) -> Told:
+    """Declare the service as soon as the operator keeps records; the caller sets the deadline. Raises `UserError`."""
     while True:
         try:
-            return await _declare(records, spec, engines)
-        except (Conflict, NoHistory, RequestTimeout):
+            return await _declare(declared, spec, engines)
+        except (NoHistory, RequestTimeout):
             await asyncio.sleep(POLL_S)
 
 
-async def _declare(records: Records, spec: LLMService, engines: int) -> Declared:
-    found = await records.list(ServiceRecord)
-    others = []
-    for entry in found.values():
-        record = entry.record
-        if record.service == spec.name or record.deleted:
-            continue
-        if record.by == UP:
-            gone = msgspec.structs.replace(record, deleted=True)
-            await records.put(gone, expected=entry.revision)
-        else:
-            others.append(record.service)
-    there = found.get(spec.name)
-    is_ours = there is None or there.record.deleted or there.record.by == UP
-    if is_ours:
-        await records.put(_record(spec, there), expected=there.revision if there else 0)
-        await records.put(_desired(spec, engines))
-    return Declared(is_ours, tuple(sorted(others)))
-
-
-def _record(spec: LLMService, there: Entry[ServiceRecord] | None) -> ServiceRecord:
-    document = to_document(spec)
-    generation = 1
-    if there is not None:
-        generation = there.record.generation + (there.record.spec != document)
-    return ServiceRecord(
-        service=spec.name,
-        spec=document,
-        generation=generation,
-        revision=revision(spec),
-        by=UP,
-        applied_us=_now_us(),
-    )
-
-
-def _desired(spec: LLMService, engines: int) -> DesiredRecord:
-    return DesiredRecord(
-        service=spec.name, replicas=engines, by="console", reason=UP, set_us=_now_us()
-    )
-
-
-def _now_us() -> int:
-    return int(wall_time_s() * 1e6)
+async def _declare(declared: Declared, spec: LLMService, engines: int) -> Told:
+    there = [each.record for each in await declared.list() if not each.record.deleted]
+    ours: list[ServiceName] = []
+    applied: list[ServiceName] = []
+    for record in there:
+        (ours if record.by == UP else applied).append(record.service)
+    for name in ours:
+        if name != spec.name:
+            await declared.delete(name, by=UP)
+    if spec.name in applied:
+        return Told(False, tuple(name for name in applied if name != spec.name))
+    await declared.apply(spec, by=UP)
+    await declared.scale(spec.name, engines, by="console", reason=UP)
+    return Told(True, tuple(applied))

@@ -36,7 +36,7 @@ from shared.processes.supervisor import Kept, Supervisor
 from shared.settings import NatsSettings, read_secret
 
 if TYPE_CHECKING:
-    from services.console.fleet.declare import Declared
+    from services.console.fleet.declare import Told
     from services.console.fleet.watch import FleetWatch
     from shared.natsbus import NatsBus
     from shared.records import Records
@@ -157,6 +157,7 @@ class Up:
         from services.console.fleet.declare import declare  # noqa: PLC0415
         from services.console.fleet.ready import gateway_ready  # noqa: PLC0415
         from services.console.fleet.watch import FleetWatch, Parts  # noqa: PLC0415
+        from shared.declared import Declared  # noqa: PLC0415
         from shared.natsbus import NatsBus  # noqa: PLC0415
         from shared.records import Records  # noqa: PLC0415
 
@@ -181,7 +182,7 @@ class Up:
         progress = group.create_task(self._show_progress(watch, records), name="progress")
         try:
             async with asyncio.timeout(options.start_timeout_s):
-                self._tell(await declare(records, self._spec, engines=options.engines))
+                self._tell(await declare(Declared(records), self._spec, engines=options.engines))
                 await watch.ready()
                 await gateway_ready(self.url)
         except TimeoutError as error:
@@ -194,15 +195,15 @@ class Up:
             output.progress_done()
         await self._greet()
 
-    def _tell(self, declared: Declared) -> None:
+    def _tell(self, told: Told) -> None:
         name = self._spec.name
-        if not declared.is_ours:
+        if not told.is_ours:
             output.note(
                 f"{name} was applied earlier and comes up as it was applied; options of engines and model do not count"
             )
-        if declared.others:
+        if told.others:
             output.note(
-                f"applied earlier, and coming up again: {', '.join(declared.others)} (`headrace delete NAME` ends one)"
+                f"applied earlier, and coming up again: {', '.join(told.others)} (`headrace delete llmservice NAME` ends one)"
             )
 
     async def _show_progress(self, watch: FleetWatch, records: Records) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from services.console.fleet.declare import UP, Declared, declare
+from services.console.fleet.declare import UP, Told, declare
 from services.console.fleet.plan import UpOptions
 from services.console.fleet.service import service_of
 from services.console.fleet.watch import FleetWatch, Parts
+from shared.declared import Declared
 from shared.errors import UserError
 from shared.ids import GatewayId, HostId, ServiceName, TracerId
 from shared.membus import MemoryBus, MemoryHub
@@ -23,6 +24,7 @@ from shared.messages import (
     ReplicaPhase,
     ReplicaState,
     ServiceRecord,
+    StatusRecord,
     TracerHeartbeat,
 )
 from shared.processes.child import ExecLauncher
@@ -209,10 +211,10 @@ OTHER = service_of(UpOptions(fake=True, service="other"))
 
 def test_a_second_up_replaces_what_the_first_declared_whatever_its_name():
     async def scenario(records: Records) -> None:
-        await records.ensure(ServiceRecord, DesiredRecord)
-        assert Declared(is_ours=True, others=()) == await declare(records, OTHER, engines=1)
-        assert Declared(is_ours=True, others=()) == await declare(records, FAKE, engines=3)
-        assert Declared(is_ours=True, others=()) == await declare(records, FAKE, engines=2)
+        await records.ensure(ServiceRecord, DesiredRecord, StatusRecord)
+        assert Told(is_ours=True, others=()) == await declare(Declared(records), OTHER, engines=1)
+        assert Told(is_ours=True, others=()) == await declare(Declared(records), FAKE, engines=3)
+        assert Told(is_ours=True, others=()) == await declare(Declared(records), FAKE, engines=2)
         found = await records.list(ServiceRecord)
         desired = await records.get(DesiredRecord, "fake")
 
@@ -228,18 +230,18 @@ def test_a_second_up_replaces_what_the_first_declared_whatever_its_name():
 
 def test_what_was_applied_stays_and_is_told():
     async def scenario(records: Records) -> None:
-        await records.ensure(ServiceRecord, DesiredRecord)
+        await records.ensure(ServiceRecord, DesiredRecord, StatusRecord)
         for name in ("fake", "other"):
             spec = FAKE if name == "fake" else OTHER
-            await declare(records, spec, engines=1)
+            await declare(Declared(records), spec, engines=1)
             entry = await records.get(ServiceRecord, name)
             assert entry is not None
             applied = {"service": entry.record.service, "spec": entry.record.spec}
             await records.put(ServiceRecord(**applied, generation=4, revision="r", by="ada"))
-        declared = await declare(records, FAKE, engines=3)
+        declared = await declare(Declared(records), FAKE, engines=3)
         kept_one = await records.get(ServiceRecord, "fake")
 
-        assert Declared(is_ours=False, others=(OTHER.name,)) == declared
+        assert Told(is_ours=False, others=(OTHER.name,)) == declared
         assert kept_one is not None
         assert 4 == kept_one.record.generation
 
@@ -249,10 +251,10 @@ def test_what_was_applied_stays_and_is_told():
 def test_records_are_written_as_soon_as_their_buckets_are_there():
     async def scenario(records: Records) -> None:
         async with asyncio.TaskGroup() as group:
-            declaring = group.create_task(declare(records, FAKE, engines=1))
+            declaring = group.create_task(declare(Declared(records), FAKE, engines=1))
             await asyncio.sleep(1.0)
             assert not declaring.done()
-            await records.ensure(ServiceRecord, DesiredRecord)
+            await records.ensure(ServiceRecord, DesiredRecord, StatusRecord)
         entry = await records.get(ServiceRecord, "fake")
 
         assert entry is not None
