@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.metric_reference import metrics_page  # noqa: E402
+from scripts.spec_reference import spec_page  # noqa: E402
 from services.console.cli import COMMANDS, parser  # noqa: E402 - needs the path above
 from services.engine.settings import EngineSettings  # noqa: E402
 from services.gateway.settings import GatewaySettings  # noqa: E402
@@ -165,6 +166,7 @@ def settings_page() -> str:
         ("Engine", EngineSettings, "HEADRACE_ENGINE_"),
         ("Operator", OperatorSettings, "HEADRACE_OPERATOR_"),
         ("Tracer", TracerSettings, "HEADRACE_TRACER_"),
+        ("Operator", OperatorSettings, "HEADRACE_OPERATOR_"),
         ("Host", HostSettings, "HEADRACE_HOST_"),
         ("KV store", KvStoreSettings, "HEADRACE_KVSTORE_"),
     ):
@@ -201,6 +203,7 @@ def main() -> int:
         "settings.md": settings_page(),
         "command-line.md": command_page(),
         "metrics.md": metrics_page(MADE),
+        "llmservice.md": MADE + spec_page(),
     }
     stale = [
         name

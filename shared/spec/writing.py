@@ -36,6 +36,12 @@ def to_yaml(spec: model.LLMService) -> str:
     return str(yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True, width=120))
 
 
+def value_text(field: Field, value: object) -> str:
+    """Return a value as it stands in a document."""
+    written = _value(field, value)
+    return str(written).lower() if isinstance(written, bool) else str(written)
+
+
 def _table(table: Table, value: model.Part) -> dict[str, object]:
     defaults = table.defaults()
     found: dict[str, object] = {}
