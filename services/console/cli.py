@@ -12,19 +12,11 @@ from services.console.arguments import GIB, port, positive, positive_number, siz
 from services.console.declare import options as declared
 from services.console.insight import options as insight
 from services.console.kv import options as kv_options
+from services.console.loadtest import options as bench
 from shared.errors import HeadraceError, UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
-
-
-def _server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--url",
-        default="http://127.0.0.1:8000",
-        help="an OpenAI-compatible server (default: %(default)s)",
-    )
-    parser.add_argument("--model", help="default: the first that the server lists")
 
 
 def _up(parser: argparse.ArgumentParser) -> None:
@@ -178,69 +170,8 @@ def _engines(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _bench(parser: argparse.ArgumentParser) -> None:
-    _server(parser)
-    parser.add_argument(
-        "--concurrency",
-        type=positive,
-        default=32,
-        metavar="N",
-        help="requests in flight (default: 32)",
-    )
-    parser.add_argument(
-        "--input-len",
-        type=positive,
-        default=512,
-        metavar="TOKENS",
-        help="prompt length (default: 512)",
-    )
-    parser.add_argument(
-        "--output-len",
-        type=positive,
-        default=256,
-        metavar="TOKENS",
-        help="answer length (default: 256)",
-    )
-    parser.add_argument(
-        "--rate",
-        type=positive_number,
-        metavar="R",
-        help="Poisson arrivals per second (default: as fast as answered)",
-    )
-    parser.add_argument(
-        "--duration", type=positive_number, metavar="S", help="seconds in which requests begin"
-    )
-    parser.add_argument(
-        "--requests",
-        type=positive,
-        metavar="N",
-        help="how many requests (default: 4 × concurrency)",
-    )
-    parser.add_argument(
-        "--token-index",
-        type=positive,
-        default=10,
-        metavar="N",
-        help="report the arrival of this token too (default: 10)",
-    )
-    parser.add_argument(
-        "--no-ignore-eos",
-        action="store_true",
-        help="let answers end early (for servers that refuse `ignore_eos`)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=positive_number,
-        default=600.0,
-        metavar="S",
-        help="deadline of a request (default: 600)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same prompts and arrivals")
-    parser.add_argument("--json", action="store_true", help="figures as JSON")
-
-
 def _chat(parser: argparse.ArgumentParser) -> None:
-    _server(parser)
+    bench.server(parser)
     parser.add_argument("--system", help="a system message")
     parser.add_argument(
         "--temperature",
@@ -294,6 +225,12 @@ def _key(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--file", required=True, help="file of keys; made where there is none")
 
 
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="put it where that shell looks"
+    )
+
+
 def _bus_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address that the server listens on")
     parser.add_argument(
@@ -339,9 +276,13 @@ COMMANDS: dict[str, tuple[str, Declare]] = {
     "kv": ("look into the KV stores of a platform, verify or purge them", kv_options.declare),
     "blackbox": ("show what an engine that died was doing", _blackbox),
     "chat": ("talk to a model in the terminal", _chat),
-    "bench": ("measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end", _bench),
+    "bench": (
+        "measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end",
+        bench.declare,
+    ),
     "model": ("fetch and list models", _model),
     "key": ("make API keys", _key),
+    "completion": ("print the completion script of a shell", _completion),
     "bus-config": ("write NATS configuration and passwords for containers", _bus_config),
 }
 

@@ -153,6 +153,14 @@ def _key(options: argparse.Namespace, _: ConsoleSettings) -> int:
     return 0
 
 
+def _completion(options: argparse.Namespace, _: ConsoleSettings) -> int:
+    from services.console.cli import parser  # noqa: PLC0415 -- it imports this module's caller
+    from services.console.completion import script  # noqa: PLC0415
+
+    output.line(script(options.shell, parser()))
+    return 0
+
+
 def _bus_config(options: argparse.Namespace, _: ConsoleSettings) -> int:
     from services.console import bus_config  # noqa: PLC0415
 
@@ -179,5 +187,6 @@ COMMANDS: dict[str, Command] = {
     "blackbox": _blackbox,
     "model": _model,
     "key": _key,
+    "completion": _completion,
     "bus-config": _bus_config,
 }
