@@ -26,7 +26,8 @@ class ReplicaPhase(StrEnum):
     STOPPING = "stopping"
     """Told to stop; it drains."""
     FAILED = "failed"
-    """It cannot start here before somebody changes something: drift, no such model, no memory. `reason` says what. Looked at each minute."""
+    """It cannot start here before somebody changes something: drift, no such model, no memory. `reason` says what. Looked at each
+    minute."""
 
 
 class ReplicaState(Value, frozen=True, kw_only=True):
