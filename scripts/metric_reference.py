@@ -17,9 +17,14 @@ from services.gateway.admission.verdict import AdmissionSettings
 from services.gateway.gates import Gates
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.readings import gateway_readings, http_readings
+from services.host.metrics import HostCollector
+from services.host.replicas import Replicas
+from services.host.room import Room
 from services.kvstore.metrics import StoreCollector
 from services.kvstore.settings import KvStoreSettings
 from services.kvstore.store import Store
+from services.operator.counts import Counts as OperatorCounts
+from services.operator.metrics import OperatorCollector
 from services.tracer.metrics import TracerCollector, TracerCounts
 from services.tracer.outbox import Outbox, OutboxSettings
 from services.tracer.request_metrics import (
@@ -39,8 +44,8 @@ from shared.metrics import BusCollector
 OF_ENGINE = ("service", "version", "engine")
 HEAD = """# Metrics
 
-Four kinds of process serve `GET /metrics` in Prometheus's text format:
-gateways (also on the port of the HTTP API), engines, tracers and KV stores.
+Six kinds of process serve `GET /metrics` in Prometheus's text format:
+gateways (also on the port of the HTTP API), engines, tracers, KV stores, operators and hosts.
 How to scrape them: [Prometheus](../how-to/prometheus.md).
 
 | page | setting | with `headrace up` |
@@ -49,6 +54,8 @@ How to scrape them: [Prometheus](../how-to/prometheus.md).
 | engine | `metrics_port` | a free port, see there |
 | tracer | `metrics_port` | `--metrics-port`, 9103 |
 | KV store | `metrics_port` | a free port, see there |
+| operator | `metrics_port` | a free port, see there |
+| host | `metrics_port` | a free port, see there; its engines' pages are in `engines.json` |
 
 Metrics of requests come from the ledger, one entry of each request whatever became of it. Several tracers share the entries: sum over them.
 """
@@ -94,6 +101,8 @@ def metrics_page(made: str) -> str:
         ("Engines", OF_ENGINE, _of_engine()),
         ("Gateways", (), _of_gateway()),
         ("KV stores", (), _of_kv_store()),
+        ("Operators", (), OperatorCollector(_QuietOperator()).collect()),
+        ("Hosts", (), HostCollector(Replicas(Room())).collect()),
         ("Every process", (), BusCollector(_Anything()).collect()),
     ):
         parts.append(_table(title, labels, families))
@@ -197,3 +206,12 @@ class _Anything:
 
     def __float__(self) -> float:
         return 0.0
+
+
+class _QuietOperator(_Anything):
+    """An operator that has done nothing yet."""
+
+    leads = False
+    counts = OperatorCounts()
+    status = None
+    services = None

@@ -5,6 +5,7 @@ Decides only; `keeper` carries out. Time comes as values: wall microseconds for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal
@@ -32,6 +33,8 @@ HEALTHY_S = 60.0
 MAX_REASON_CHARS = 1500
 MAX_LINE_CHARS = 300
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
+"""Files are called by it."""
 _Why = Literal["epoch", "name", "room", "draining"]
 
 
@@ -170,6 +173,8 @@ class Replicas:
             return old, False
         if self.is_draining:
             return self._refuse("draining", "this host ends"), False
+        if not _NAME.fullmatch(order.name):
+            return self._refuse("name", "a name has letters, digits, - and _"), False
         there = self._all.get(order.name)
         if there is not None:
             return self._start_again(there.state, order)

@@ -271,3 +271,23 @@ async def test_what_an_earlier_life_left_is_ended_and_a_stranger_is_not(
         assert stranger.poll() is None
         assert [] == list((folder / "replicas").iterdir())
         assert "orphan_ended" in host.log
+
+
+@in_loop
+async def test_while_the_bus_is_away_replicas_run_on_and_are_told_of_again(
+    own_nats_server, tmp_path
+):
+    async with host_process(own_nats_server, tmp_path / "h") as host:
+        before = await host.running()
+        own_nats_server.stop()
+        await asyncio.sleep(3.0)
+        assert is_alive(before.pid)
+        own_nats_server.start()
+        heard = len(host.beats)
+        await host.until(lambda: len(host.beats) > heard)
+        after = await host.phase(ReplicaPhase.RUNNING)
+
+        assert (before.pid, 0) == (after.pid, after.restarts)
+        assert 1 == len({beat.host for beat in host.beats})
+        assert (await host.stop_replica()).accepted
+        await host.phase(None)

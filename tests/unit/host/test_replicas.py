@@ -96,6 +96,13 @@ def test_another_revision_of_the_name_is_refused():
     assert (False, "name", False) == (answer.accepted, answer.refused, begins)
 
 
+@pytest.mark.parametrize("name", ["", "../up", "a b", "a.b", "a\n"])
+def test_a_name_that_is_no_file_is_refused(name):
+    answer, begins = Replicas(Room()).start(start(name), Claim(), now_us=1)
+
+    assert ("name", False) == (answer.refused, begins)
+
+
 def test_what_stops_is_not_started_meanwhile():
     table = started()
     table.stop(stop(), now_us=2)
