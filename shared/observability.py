@@ -14,6 +14,7 @@ import msgspec
 
 from shared.errors import UserError
 from shared.ids import ServiceName
+from shared.messages import STAGES
 
 MAX_SPANS = 1000
 MAX_TIMEOUT_S = 300.0
@@ -38,6 +39,8 @@ class Observability(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes that must not leave, each with all below it (`layer.attention` with `layer.attention.heads`)."""
     slow_s: float | None = None
     """Requests that took longer are kept; None: learned."""
+    stages: tuple[str, ...] = ()
+    """Stages that get spans; none named: all."""
 
 
 DEFAULT = Observability()
@@ -137,6 +140,11 @@ def _names(value: object) -> tuple[str, ...] | None:
     return names if all(map(_NAME.fullmatch, names)) else None
 
 
+def _stages(value: object) -> tuple[str, ...] | None:
+    names = _names(value)
+    return names if names is not None and set(names) <= {str(stage) for stage in STAGES} else None
+
+
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -181,6 +189,12 @@ _READERS = {
             "sensitive",
             _names,
             'write a list of attribute names, as ["layer.attention"]',
+        ),
+        _Reader(
+            "trace_stages",
+            "stages",
+            _stages,
+            f"write a list of stages: {', '.join(STAGES)}",
         ),
         _Reader(
             "slow_threshold",

@@ -36,6 +36,8 @@ class Context(msgspec.Struct, frozen=True, gc=False):
     """Why sampling kept it."""
     max_spans: int = 50
     hidden: Hidden = NOTHING_HIDDEN
+    stages: tuple[str, ...] = ()
+    """Stages that get spans; none named: all."""
     boxes: Mapping[EngineId, BlackBox] = {}
 
 

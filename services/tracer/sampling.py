@@ -13,13 +13,14 @@ import msgspec
 
 from services.tracer import tracestate
 from services.tracer.limiter import Limiter
+from services.tracer.policies import PolicyOf
 from services.tracer.restraint import Restraint
 from services.tracer.spans import SAMPLED, ids_of
 from services.tracer.tracestate import OtState
 from services.tracer.typical import Durations, Throughput
 from shared.ids import ServiceName
 from shared.messages import Ledger, Outcome
-from shared.observability import Observability, Policies
+from shared.observability import Observability
 
 SLOW_US = 1_000_000
 FAST_US = 200_000
@@ -77,7 +78,7 @@ class _Service:
 class Sampler:
     """Decides on each ledger once, in the order in which they come."""
 
-    def __init__(self, policies: Policies, *, limit_per_s: float, restraint: Restraint) -> None:
+    def __init__(self, policies: PolicyOf, *, limit_per_s: float, restraint: Restraint) -> None:
         self._policies = policies
         self._limiter = Limiter(limit_per_s)
         self._restraint = restraint

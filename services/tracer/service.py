@@ -15,6 +15,7 @@ from services.tracer.attributes import Hidden
 from services.tracer.holding import Holding, Item
 from services.tracer.metrics import TracerCollector, TracerCounts
 from services.tracer.outbox import Batch, Outbox, Parcel
+from services.tracer.policies import PolicyOf
 from services.tracer.ports import Answer, Exporter, Later, Never, Taken
 from services.tracer.request_attributes import Context
 from services.tracer.request_metrics import RequestMetrics
@@ -37,7 +38,6 @@ from shared.messages import (
     TracerHeartbeat,
 )
 from shared.metrics import build_version
-from shared.observability import Policies
 from shared.quiet import Quiet
 from shared.runtime import Runtime
 
@@ -57,7 +57,7 @@ class TracerService:
         bus: Bus,
         exporter: Exporter | None,
         *,
-        policies: Policies,
+        policies: PolicyOf,
         tracer: TracerId,
         cpu_clock: Clock,
     ) -> None:
@@ -163,6 +163,7 @@ class TracerService:
             reason=verdict.reason.value,
             max_spans=policy.max_spans,
             hidden=self._hidden_of(policy.sensitive),
+            stages=policy.stages,
             boxes=self._holding.boxes,
         )
         spans = wire.spans(trace_of(item.ledger, context))

@@ -137,7 +137,7 @@ def trace_of(ledger: Ledger, context: Context) -> Trace:
     trace_id, root_id = ids_of(ledger)
     hidden = context.hidden
     row = Row(
-        _chosen(ledger, room=context.max_spans - 1),
+        _chosen(ledger, context.stages, room=context.max_spans - 1),
         root_id,
         list(accumulate(ledger.us, initial=ledger.began_unix_us)),
         ledger.trace_flags & 0xFF | SAMPLED | HAS_IS_REMOTE,
@@ -147,7 +147,8 @@ def trace_of(ledger: Ledger, context: Context) -> Trace:
     others: list[Span] = []
     if ledger.drafted_tokens and count + 1 < context.max_spans:
         others.append(_draft(ledger, context, row))
-    dropped = len(STAGES) + bool(ledger.drafted_tokens) - count - len(others)
+    wanted = len(_wanted(context.stages)) + bool(ledger.drafted_tokens)
+    dropped = wanted - count - len(others)
     row = _with_events(ledger, context, row, others)
     return Trace(
         trace_id,
@@ -160,11 +161,17 @@ def trace_of(ledger: Ledger, context: Context) -> Trace:
     )
 
 
-def _chosen(ledger: Ledger, *, room: int) -> tuple[int, ...]:
-    """Return the stages to draw: all, or the longest where there is no room for all."""
-    if room >= len(STAGES):
-        return ALL_STAGES
-    return tuple(sorted(sorted(ALL_STAGES, key=lambda n: -ledger.us[n])[: max(0, room)]))
+def _wanted(stages: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the numbers of the stages that are wanted."""
+    return tuple(n for n in ALL_STAGES if STAGES[n] in stages) if stages else ALL_STAGES
+
+
+def _chosen(ledger: Ledger, wanted: tuple[str, ...], *, room: int) -> tuple[int, ...]:
+    """Return the stages to draw: all that are wanted, or the longest of them where there is no room for all."""
+    stages = _wanted(wanted)
+    if room >= len(stages):
+        return stages
+    return tuple(sorted(sorted(stages, key=lambda n: -ledger.us[n])[: max(0, room)]))
 
 
 def _with_events(ledger: Ledger, context: Context, row: Row, others: list[Span]) -> Row:

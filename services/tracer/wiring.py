@@ -6,13 +6,16 @@ import time
 from functools import partial
 
 from services.tracer.adapters.collectors import make_exporter
+from services.tracer.policies import LivePolicies
 from services.tracer.service import TracerService
 from services.tracer.settings import TracerSettings
 from shared import metrics
 from shared.ids import new_tracer_id
+from shared.messages import ServiceRecord
 from shared.metrics_page import serve_page
 from shared.natsbus import NatsBus
 from shared.observability import Policies
+from shared.records import Records
 from shared.runtime import Runtime
 
 
@@ -21,11 +24,16 @@ async def serve(chosen: TracerSettings, policies: Policies, runtime: Runtime) ->
     exporter = make_exporter(chosen.otlp)
     try:
         bus = await NatsBus.connect(chosen.nats, group=runtime.group, name=chosen.name or "tracer")
+        live = LivePolicies(policies)
+        records = await Records.open(bus)
+        await records.watch(
+            ServiceRecord, lambda view: live.take(view.entries), group=runtime.group
+        )
         service = TracerService(
             chosen,
             bus,
             exporter,
-            policies=policies,
+            policies=live,
             tracer=new_tracer_id(),
             cpu_clock=time.process_time,
         )

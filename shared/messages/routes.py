@@ -264,7 +264,7 @@ ROUTES: dict[type[Message], Route] = {
         delivery=Delivery.CORE,
         owner="operator",
         writers=("console",),
-        readers=("operator", "gateway", "console"),
+        readers=("operator", "gateway", "tracer", "console"),
         key="key",
     ),
     ServiceRecord: Route(
@@ -272,7 +272,7 @@ ROUTES: dict[type[Message], Route] = {
         delivery=Delivery.RECORD,
         owner="console",
         writers=("operator",),
-        readers=("operator", "gateway", "console"),
+        readers=("operator", "gateway", "tracer", "console"),
         key="service",
         bucket=Bucket(name="hr-services", keeper="operator", history=8),
     ),

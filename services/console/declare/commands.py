@@ -112,7 +112,7 @@ def _tell(spec: LLMService, applied: Applied, *, dry: bool) -> None:
         output.line(f"{applied.service}: {would}changed")
     else:
         output.line(f"{applied.service}: unchanged")
-    for change in applied.changes:
+    for change in () if applied.is_new else applied.changes:
         output.line(f"  {change}")
     for remark in tables.remarks(spec):
         output.note(f"headrace: {applied.service}: {remark}")

@@ -247,3 +247,17 @@ def test_ids_are_distinct_and_times_within_the_root(any_one):
         assert trace.root.begin_ns <= span.begin_ns <= span.end_ns <= trace.root.end_ns
         told(trace, span)
     assert Priority(str(told(trace, trace.root)[names.PRIORITY])) is any_one.priority
+
+
+def test_only_wanted_stages_get_spans_and_the_others_do_not_count_as_dropped():
+    whole = trace_of(ledger(), CONTEXT)
+    trace = trace_of(ledger(), context(stages=("decode", "prefill")))
+
+    root, *stages = trace.spans
+    assert ["prefill", "decode"] == [span.name for span in stages]
+    assert names.DROPPED_SPANS not in dict(root.attributes)
+    for span in stages:
+        assert (span.begin_ns, span.end_ns) == (
+            named(whole, span.name).begin_ns,
+            named(whole, span.name).end_ns,
+        )
