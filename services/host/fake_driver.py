@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from typing import Literal
 
-from services.host.ports import CannotRun, NotNow, Order, Prepared, Running, Say
+from services.host.ports import CannotRun, Found, NotNow, Order, Prepared, Running, Say
 from services.host.room import Grant
 
 
@@ -56,15 +56,16 @@ class FakeDriver:
         self.crashes = 0
         """How many of the next lives end at once."""
         self.weight_bytes = 0
-        self.cleared = 0
+        self.asked = 0
         self.closed = 0
         self._drain_takes_s = drain_takes_s
         self._prepare_takes_s = prepare_takes_s
         self._pids = itertools.count(1000)
 
-    async def clear(self) -> None:
-        """See `Driver.clear`."""
-        self.cleared += 1
+    async def found(self) -> list[Found]:
+        """See `Driver.found`."""
+        self.asked += 1
+        return [Found(order=life.order, running=life) for life in self.lives]
 
     async def prepare(self, order: Order, say: Say) -> Prepared:
         """See `Driver.prepare`."""

@@ -35,8 +35,15 @@ class Keeper:
     """Keeps one replica. `run` once."""
 
     def __init__(
-        self, order: Order, *, replicas: Replicas, driver: Driver, changed: Callable[[], None]
+        self,
+        order: Order,
+        *,
+        replicas: Replicas,
+        driver: Driver,
+        changed: Callable[[], None],
+        running: Running | None = None,
     ) -> None:
+        """`running`: its present life, where it was taken over."""
         self.order = order
         self._replicas = replicas
         self._driver = driver
@@ -45,7 +52,7 @@ class Keeper:
         self._log = logs.get("host").bind(replica=order.name)
         self._is_stopped = False
         self._drain_s = 0.0
-        self._running: Running | None = None
+        self._running = running
         self._ordered = asyncio.Event()
         self._leash: asyncio.Timeout | None = None
         """Around what can be given up at any moment."""
@@ -57,7 +64,8 @@ class Keeper:
     async def run(self) -> None:
         """Keep it until it is stopped."""
         while not self._is_stopped:
-            again = await self._live()
+            taken = self._running
+            again = await (self._live() if taken is None else self._watch(taken))
             await self._freely(self._pause() if again else self._mended())
 
     def look(self) -> None:
@@ -84,6 +92,10 @@ class Keeper:
             return self._fail(str(error))
         except NotNow as error:
             return self._end(str(error))
+        return await self._watch(running)
+
+    async def _watch(self, running: Running) -> bool:
+        """Follow a life to its end; return whether another one shall follow."""
         self._running = running
         self._note(pid=running.pid, metrics_port=running.metrics_port)
         self._log.info("replica_started", pid=running.pid)

@@ -1,7 +1,8 @@
 """What a host needs of the outside: a driver that makes a replica's process be there, wherever that is.
 
-`adapters.processes` runs children on this machine; `fake_driver` is for tests. A driver for containers or Kubernetes fits as well:
-`prepare` does nothing where an init container does it, `start` makes a unit of the replica's name, `clear` ends what an earlier life left.
+`adapters.processes` runs children on this machine, `adapters.compose` containers; `fake_driver` is for tests. A driver for Kubernetes fits
+as well: `prepare` does nothing where an init container does it, `start` makes a unit of the replica's name, `found` takes over what an
+earlier life left.
 """
 
 from __future__ import annotations
@@ -71,6 +72,13 @@ class Running(Protocol):
         ...
 
 
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica of an earlier life that runs."""
+
+    order: Order
+    running: Running
+
+
 class Driver(Protocol):
     """A way to run replicas."""
 
@@ -79,8 +87,11 @@ class Driver(Protocol):
         """Its name in heartbeats."""
         ...
 
-    async def clear(self) -> None:
-        """End what an earlier life of this host left running. Called once, first."""
+    async def found(self) -> list[Found]:
+        """Return what an earlier life of this host left and still runs; what cannot be taken over is ended. Called once, first.
+
+        Raises `UserError`, `NotNow`.
+        """
         ...
 
     async def prepare(self, order: Order, say: Say) -> Prepared:

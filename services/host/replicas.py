@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from typing_extensions import override
 
+from services.host.ports import Order
 from services.host.room import Claim, Lack, Room
 from shared.ids import EngineId
 from shared.messages import (
@@ -192,6 +193,20 @@ class Replicas:
             )
         )
         return HostAnswer(accepted=True, epoch=self.epoch), True
+
+    def adopt(self, order: Order, claim: Claim, *, now_us: int) -> None:
+        """Take over a replica that an earlier life started. It has its memory already, so that a lack of room is no reason against it."""
+        if isinstance(self.room.give(order.name, claim), Lack):
+            self.room.give(order.name, Claim())
+        self._all[order.name] = Replica(
+            ReplicaState(
+                name=order.name,
+                service=order.service,
+                revision=order.revision,
+                phase=ReplicaPhase.STARTING,
+                since_us=now_us,
+            )
+        )
 
     def _start_again(self, state: ReplicaState, order: StartReplica) -> tuple[HostAnswer, bool]:
         if (state.service, state.revision) != (order.service, order.revision):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from services.host.keeper import Keeper, wall_us
-from services.host.ports import Driver, Order
+from services.host.ports import Driver, NotNow, Order, Running
 from services.host.replicas import Replicas
 from services.host.room import claim_of
 from services.host.settings import HostSettings
@@ -71,7 +71,7 @@ class HostService:
     async def run(self, runtime: Runtime) -> None:
         """Keep replicas until the runtime says stop, then drain them all."""
         self._group = runtime.group
-        await self._driver.clear()
+        await self._take_over()
         subscriptions = [
             await self._bus.subscribe(EngineHeartbeat, self._on_beat),
             await self._bus.serve(
@@ -90,6 +90,19 @@ class HostService:
             await subscription.close()
         beating.cancel()
         await self._driver.close()
+
+    async def _take_over(self) -> None:
+        """Keep what an earlier life left running. Raises `UserError`."""
+        try:
+            found = await self._driver.found()
+        except NotNow as error:
+            raise UserError(f"cannot see what runs here: {error}") from error
+        for each in found:
+            order = each.order
+            claim = claim_of(order.spec)
+            self.replicas.adopt(order, claim, now_us=wall_us())
+            self._log.info("taken_over", replica=order.name)
+            self._keep(order, each.running)
 
     async def _drain(self) -> None:
         self.replicas.is_draining = True
@@ -156,10 +169,14 @@ class HostService:
         except OSError as error:
             self._log.warning("epoch_not_kept", epoch=epoch, reason=str(error))
 
-    def _keep(self, order: Order) -> None:
+    def _keep(self, order: Order, running: Running | None = None) -> None:
         assert self._group is not None
         keeper = Keeper(
-            order, replicas=self.replicas, driver=self._driver, changed=self._changed.set
+            order,
+            replicas=self.replicas,
+            driver=self._driver,
+            changed=self._changed.set,
+            running=running,
         )
         self._keepers[order.name] = keeper
         self._group.create_task(self._run(keeper), name=f"replica {order.name}")

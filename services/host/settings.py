@@ -28,6 +28,21 @@ class EngineAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """File that holds the password; engines read it themselves."""
 
 
+class ComposeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Driver `compose`: engines are containers."""
+
+    docker: str = "docker"
+    """The program; `DOCKER_HOST` says which engine it speaks to."""
+    file: str = "compose.yaml"
+    """The compose file."""
+    project: str = "headrace"
+    """Name of the compose project."""
+    service: str = "engine"
+    """The service whose image, volumes and environment a replica gets; its command is made from the spec."""
+    models: str = "/models"
+    """Where containers see the host's folder of models."""
+
+
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One host process."""
 
@@ -38,7 +53,11 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     folder: str = ""
     """Where logs, black boxes and notes of what runs are kept; one host process uses it at a time."""
     models: str = ""
-    """Folder of model directories; models that can be made are made there."""
+    """Folder of model directories; models that can be made are made there. With driver `compose` it may be empty: then containers have
+    models of their own, and nobody checks them."""
+    driver: Literal["processes", "compose"] = "processes"
+    """What replicas are: processes of this machine, or containers."""
+    compose: ComposeSettings = ComposeSettings()
     nats: NatsSettings = NatsSettings()
     engine: EngineAccess = EngineAccess()
     log: LogSettings = LogSettings()
@@ -63,7 +82,8 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Time that running answers get when the host ends, or an operator does not say."""
 
     def __post_init__(self) -> None:
-        if not self.folder.startswith("/") or not self.models.startswith("/"):
+        optional = not self.models and self.driver == "compose"
+        if not self.folder.startswith("/") or not (optional or self.models.startswith("/")):
             raise ValueError("folder and models are absolute paths")
         if self.first_port and not 0 < self.first_port <= MAX_PORT + 1 - self.ports:
             raise ValueError("first_port and ports are ports from 1 to 65535")

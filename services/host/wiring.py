@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TextIO
 import msgspec
 
 from services.host.adapters.nursery import Nursery, Preload
+from services.host.ports import Driver
 from services.host.settings import PREFIX, HostSettings
 from shared import machine
 from shared.errors import UserError
@@ -41,7 +43,7 @@ async def serve(chosen: HostSettings, runtime: Runtime) -> None:
             )
             for preload, name in ZYGOTES.items()
         }
-        if chosen.warm != "none":
+        if chosen.warm != "none" and chosen.driver == "processes":
             await nurseries["vllm" if chosen.warm == "vllm" else "none"].warm()
         await _serve(chosen, runtime, nurseries, env)
 
@@ -53,6 +55,7 @@ async def _serve(
     env: Mapping[str, str],
 ) -> None:
     # Only now: half a second of imports, for which the zygote need not wait.
+    from services.host.adapters.compose import ComposeDriver  # noqa: PLC0415
     from services.host.adapters.devices import visible_gpus  # noqa: PLC0415
     from services.host.adapters.processes import ProcessDriver  # noqa: PLC0415
     from services.host.metrics import HostCollector  # noqa: PLC0415
@@ -72,8 +75,12 @@ async def _serve(
         ports=range(first, first + chosen.ports) if first else (),
     )
     bus = await NatsBus.connect(chosen.nats, group=runtime.group, name=chosen.name or "host")
-    driver = ProcessDriver(chosen, nurseries, env=env)
-    driver.boxes.bus = bus
+    driver: Driver
+    if chosen.driver == "compose":
+        driver = ComposeDriver(chosen, name=chosen.name or socket.gethostname(), env=env)
+    else:
+        driver = processes = ProcessDriver(chosen, nurseries, env=env)
+        processes.boxes.bus = bus
     replicas = Replicas(room, epoch=_read_epoch(folder))
     service = HostService(
         chosen,

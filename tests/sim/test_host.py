@@ -159,7 +159,7 @@ def test_a_replica_goes_from_order_to_service_and_back():
     site = play(scenario)
 
     assert [] == site.driver.running
-    assert (1, 1) == (site.driver.cleared, site.driver.closed)
+    assert (1, 1) == (site.driver.asked, site.driver.closed)
 
 
 def test_beats_come_each_half_second_and_news_no_closer_than_a_tenth():

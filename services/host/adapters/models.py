@@ -19,8 +19,8 @@ Signature = tuple[tuple[str, int, int, int], ...]
 class ModelDesk:
     """The models of one host. Every byte of a model is read once for as long as its files do not change."""
 
-    def __init__(self, folder: Path, *, env: Mapping[str, str]) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, *, env: Mapping[str, str]) -> None:
+        self._folder = Path(folder)
         self._env = env
         self._known: dict[Path, tuple[Signature, str]] = {}
         self._reading = asyncio.Lock()

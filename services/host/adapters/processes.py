@@ -15,7 +15,7 @@ from services.host.adapters.nursery import Nursery, Preload
 from services.host.adapters.orphans import Notes
 from services.host.adapters.pages import Pages
 from services.host.boxes import Boxes
-from services.host.ports import NotNow, Order, Prepared, Running, Say
+from services.host.ports import Found, NotNow, Order, Prepared, Running, Say
 from services.host.room import Grant
 from services.host.settings import HostSettings
 from shared import logs, machine
@@ -114,7 +114,7 @@ class ProcessDriver:
         self._logs = folder / "logs"
         self._notes = Notes(folder / "replicas")
         self._pages = Pages(folder, metrics_host=settings.metrics_host)
-        self._models = ModelDesk(Path(settings.models), env=env)
+        self._models = ModelDesk(settings.models, env=env)
         self._log = logs.get("host")
         shelf = folder / "black-boxes"
         self.boxes = Boxes(shelf / "live", shelf, say=self._say_of_boxes)
@@ -122,12 +122,13 @@ class ProcessDriver:
     def _say_of_boxes(self, text: str) -> None:
         self._log.warning("black_box", said=text)
 
-    async def clear(self) -> None:
-        """See `Driver.clear`."""
+    async def found(self) -> list[Found]:
+        """See `Driver.found`. Processes end with their host; those that did not are ended here."""
         for name in await asyncio.to_thread(self._notes.end_left):
             self._log.warning("orphan_ended", replica=name)
         self._pages.write()
         self.boxes.keep_found()
+        return []
 
     async def prepare(self, order: Order, say: Say) -> Prepared:
         """See `Driver.prepare`."""
