@@ -18,10 +18,11 @@ from typing import Self
 import msgspec
 
 from shared.clock import wall_time_s
+from shared.entry import Entry
 from shared.errors import Conflict, HeadraceError, NoHistory, UserError
 from shared.ids import ServiceName
 from shared.messages import DesiredRecord, ServicePhase, ServiceRecord, StatusRecord
-from shared.records import Entry, Records, View
+from shared.records import Records, View
 from shared.spec.model import LLMService
 from shared.spec.reading import from_document
 from shared.spec.revision import differences, revision

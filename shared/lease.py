@@ -13,10 +13,11 @@ from collections.abc import Callable
 import msgspec
 
 from shared import logs
+from shared.entry import Entry
 from shared.errors import BusClosed, BusError
 from shared.jetstream import wait
 from shared.messages import LeaseRecord
-from shared.records import Entry, Records
+from shared.records import Records
 
 RENEWALS = 3
 """A holder renews so often within `ttl_s`; missing two of them ends its term."""

@@ -27,6 +27,7 @@ from shared.errors import UserError
 from shared.ids import ServiceName
 from shared.latency_bounds import spelled
 from shared.objectives import Measure, Objective
+from shared.spec.model import CustomMetric
 
 LEAST = 20
 """Requests."""
@@ -62,13 +63,6 @@ BURNS = (
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
 
-class CustomMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric that a service defines by an expression."""
-
-    name: str
-    expression: str
-
-
 class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
     """What rules are made of."""
 
@@ -89,16 +83,25 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def service_rules(spec: ServiceRules) -> str:
     """Return a rules file. Raises `UserError` for names that Prometheus cannot take or that are taken."""
+    return service_groups([spec])
+
+
+def service_groups(specs: Sequence[ServiceRules]) -> str:
+    """Return a rules file with a group for each service that has any rule. Raises as `service_rules`."""
+    groups = {f"headrace-{spec.service}": _rules(spec) for spec in specs}
+    return rules_file({name: rules for name, rules in groups.items() if rules})
+
+
+def _rules(spec: ServiceRules) -> list[Rule]:
     names = [objective.name for objective in spec.objectives]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UserError(f"objectives of {spec.service}: more than one {min(twice)}")
-    rules = [*_custom(spec), *_slo_records(spec), *_slo_alerts(spec)]
-    return rules_file({f"headrace-{spec.service}": rules})
+    return [*_custom(spec), *_slo_records(spec), *_slo_alerts(spec)]
 
 
 def rules_file(groups: dict[str, Sequence[Rule]]) -> str:
     """Return the YAML of rule groups."""
-    lines = ["groups:"]
+    lines = ["groups:" if groups else "groups: []"]
     for name, rules in groups.items():
         lines += [f"  - name: {_quoted(name)}", f"    interval: {INTERVAL}", "    rules:"]
         for rule in rules:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from shared import logs
+from shared.entry import Entry
 from shared.errors import BusClosed, BusError, Conflict, NoHistory, Undecodable
 from shared.jetstream import JetStream, Pages, Reply, no_history, wait
 from shared.messages import ALL_MESSAGES, ROUTES, Delivery, Message, RecordChanged
@@ -50,14 +51,6 @@ _decoders: dict[type[Message], msgspec.json.Decoder[Any]] = {
     if kind in ROUTES and ROUTES[kind].delivery is Delivery.RECORD
 }
 _subjects = {kind: subject_of(kind) for kind in _decoders}
-
-
-class Entry(msgspec.Struct, Generic[M], frozen=True):
-    """A record, and the state of its key that it is."""
-
-    record: M
-    revision: int
-    """Rises with each write to the bucket."""
 
 
 class View(Generic[M]):

@@ -268,6 +268,10 @@ COMMANDS: dict[str, tuple[str, Declare]] = {
     "describe": ("show a declared service: its state, replicas and spec", declared.describe),
     "scale": ("set how many replicas a service has", declared.scale),
     "delete": ("let a service drain and end", declared.delete),
+    "rules": (
+        "print Prometheus rules: services' own metrics, and alerts on their promises",
+        declared.rules,
+    ),
     "schema": ("print the JSON Schema of LLMService files, for editors", declared.schema),
     "top": ("watch requests, stages and engines live", insight.top),
     "blame": ("say which stage explains the slow requests of a service", insight.blame),

@@ -183,7 +183,7 @@ COMMANDS: dict[str, Command] = {
     "logs": _insight,
     "trace": _insight,
     "kv": _kv,
-    **dict.fromkeys(("apply", "get", "describe", "scale", "delete", "schema"), _declare),
+    **dict.fromkeys(("apply", "get", "describe", "scale", "delete", "rules", "schema"), _declare),
     "blackbox": _blackbox,
     "model": _model,
     "key": _key,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from services.gateway.sharing import SharingSettings
+from shared.entry import Entry
 from shared.errors import UserError
 from shared.ids import ServiceName
 from shared.messages import Priority, ServiceRecord
-from shared.records import Entry
 from shared.spec.model import SamplingConfig
 from shared.spec.reading import from_document
 

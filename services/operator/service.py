@@ -23,6 +23,7 @@ from services.operator.reconcile import reconcile
 from services.operator.settings import OperatorSettings
 from shared import logs
 from shared.bus import Bus
+from shared.entry import Entry
 from shared.errors import BusError, UserError
 from shared.health import HealthState
 from shared.ids import OperatorId, ServiceName
@@ -41,7 +42,7 @@ from shared.messages import (
     StatusRecord,
     StopReplica,
 )
-from shared.records import READ_AGAIN_S, Entry, Records, View
+from shared.records import READ_AGAIN_S, Records, View
 from shared.runtime import Runtime
 from shared.spec.model import LLMService
 from shared.spec.reading import from_document

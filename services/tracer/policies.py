@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from shared.entry import Entry
 from shared.errors import UserError
 from shared.ids import ServiceName
 from shared.messages import ServiceRecord
 from shared.observability import Observability, Policies
-from shared.records import Entry
 from shared.spec.model import ObservabilitySpec
 from shared.spec.reading import from_document
 

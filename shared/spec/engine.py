@@ -100,6 +100,4 @@ def not_yet(spec: model.LLMService) -> tuple[str, ...]:
         )
     if scaling.start_mode != "hot":
         found.append("scalingPolicy.startMode")
-    if spec.observability.custom_metrics:
-        found.append("observability.customMetrics")
     return tuple(found)

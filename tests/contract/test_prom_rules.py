@@ -8,7 +8,8 @@ from typing import Any
 
 from shared.ids import ServiceName
 from shared.objectives import parse_objective
-from shared.prom_rules import BURNS, WINDOWS, CustomMetric, ServiceRules, service_rules
+from shared.prom_rules import BURNS, WINDOWS, ServiceRules, service_rules
+from shared.spec.model import CustomMetric
 from tests.house.source_tree import ROOT
 from tests.support.prometheus import promtool
 

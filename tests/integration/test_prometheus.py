@@ -17,7 +17,8 @@ from shared.ids import ServiceName
 from shared.messages import STAGES
 from shared.metric_aliases import ALIASES
 from shared.objectives import parse_objective
-from shared.prom_rules import CustomMetric, ServiceRules, service_rules
+from shared.prom_rules import ServiceRules, service_rules
+from shared.spec.model import CustomMetric
 from tests.house.source_tree import ROOT
 from tests.support.gateway_process import Site
 from tests.support.nats_server import NatsServer, free_port

@@ -26,6 +26,7 @@ from shared.models.store import resolve
 from shared.natsbus import NatsBus
 from shared.records import Records
 from shared.spec.model import LLMService
+from shared.spec.rules import prometheus_rules
 from shared.spec.schema import schema as schema_of
 from shared.spec.writing import to_yaml
 
@@ -236,6 +237,19 @@ def _delete(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return _on_platform(options, settings, act)
 
 
+def _rules(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    if options.file:
+        specs = [one.spec for one in files.read(options.file)]
+    else:
+
+        async def act(declared: Declared) -> list[LLMService]:
+            return [one.spec for one in await declared.list()]
+
+        specs = _on_platform(options, settings, act)
+    output.line(prometheus_rules(specs).rstrip())
+    return 0
+
+
 def _schema(_: argparse.Namespace, __: ConsoleSettings) -> int:
     output.line(json.dumps(schema_of(), indent=2, ensure_ascii=False))
     return 0
@@ -247,5 +261,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, ConsoleSettings], int]] = {
     "describe": _describe,
     "scale": _scale,
     "delete": _delete,
+    "rules": _rules,
     "schema": _schema,
 }

@@ -13,6 +13,7 @@ import yaml
 
 from shared.errors import UserError
 from shared.spec.model import LLMService
+from shared.spec.rules import prometheus_rules
 from shared.spec.yaml_source import MAX_BYTES, read_services
 
 ENDINGS = {".yaml", ".yml", ".json"}
@@ -78,7 +79,17 @@ def _text(file: Path) -> str:
 
 
 def check_expressions(found: list[Found], program: str | None) -> str:
-    """Check the PromQL of custom metrics by promtool; return a remark where it could not be checked. Raises `UserError`."""
+    """Check that rules can be made of custom metrics and promises, and their PromQL by promtool; return a remark where that is not here.
+
+    Raises `UserError`.
+    """
+    for one in found:
+        try:
+            prometheus_rules([one.spec])
+        except UserError as error:
+            raise UserError(
+                f"{one.source}: {error}", hint=error.hint or "nothing was applied"
+            ) from error
     told = [one for one in found if one.spec.observability.custom_metrics]
     if not told:
         return ""

@@ -90,6 +90,19 @@ def scale(parser: argparse.ArgumentParser) -> None:
     _platform(parser)
 
 
+def rules(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `headrace rules`."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of the services in these files (default: of all that are declared)",
+    )
+    _platform(parser)
+
+
 def schema(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `headrace schema`: none."""
     del parser

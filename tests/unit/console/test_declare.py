@@ -21,10 +21,17 @@ from shared.messages import (
     ServiceRecord,
     StatusRecord,
 )
-from shared.spec.model import CustomMetric, ObservabilitySpec, ShareObjective, Slo
+from shared.spec.model import (
+    CustomMetric,
+    LatencyObjective,
+    ObservabilitySpec,
+    ShareObjective,
+    Slo,
+    Threshold,
+)
 from shared.spec.revision import revision
 from shared.spec.writing import to_document, to_yaml
-from tests.support.prometheus import binary
+from tests.support.prometheus import binary, promtool
 from tests.support.specs import service
 
 NOW_US = 1_790_000_000_000_000
@@ -176,6 +183,37 @@ def test_expressions_are_checked_as_promql():
 def test_expressions_that_cannot_be_checked_are_remarked_where_there_are_any():
     assert "not checked" in files.check_expressions(with_metric("x"), None)
     assert files.check_expressions([files.Found(service(), "f")], None) == ""
+
+
+def test_promises_that_no_histogram_can_tell_are_refused_before_anything_is_applied():
+    objective = LatencyObjective(threshold=Threshold(quantile=0.99, limit_s=1e-6))
+    found = [files.Found(service(slo=Slo(latency=(objective,))), "chat.yaml")]
+    with pytest.raises(UserError, match=r"chat\.yaml: no objective of latency can be measured"):
+        files.check_expressions(found, None)
+
+
+def test_rules_are_made_of_files_and_prometheus_takes_them(tmp_path, capsys):
+    spec = service(
+        observability=with_metric("sum(rate(x_total[1m]))")[0].spec.observability,
+        slo=Slo(
+            availability=ShareObjective(target=0.999),
+            latency=(
+                LatencyObjective(threshold=Threshold(quantile=0.95, limit_s=0.5), metric="ttft"),
+                LatencyObjective(
+                    threshold=Threshold(quantile=0.99, limit_s=2.0), exclusions=("first_token",)
+                ),
+            ),
+        ),
+    )
+    file = write(tmp_path, "a.yaml", to_yaml(spec) + "---\n" + to_yaml(service("plain")))
+    assert run(["rules", "-f", file]) == 0
+    rules = capsys.readouterr().out
+    assert "# chat: P99 end_to_end < 2s leaves out first_token" in rules
+    assert 'objective: "ttft_p95"' in rules
+    assert "contracts_total" in rules
+    assert "headrace-plain" not in rules
+    write(tmp_path, "rules.yaml", rules)
+    assert "SUCCESS" in promtool("check", "rules", tmp_path / "rules.yaml")
 
 
 def run(words: list[str]) -> int:

@@ -11,11 +11,11 @@ from services.gateway.outlet import Caller
 from services.gateway.reception import HTTP, Reception
 from services.gateway.rules import ANY, Rules
 from services.gateway.sharing import SharingSettings
+from shared.entry import Entry
 from shared.health import Health, HealthState
 from shared.ids import ServiceName, TenantId
 from shared.keys import KeyFile
 from shared.messages import Priority, ServiceRecord
-from shared.records import Entry
 from shared.spec.model import KvTiers, LLMService, SamplingConfig
 from shared.spec.writing import to_document
 from tests.support.specs import service

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.entry import Entry
 from shared.lease import Lease, LeaseTerm, Take, Wait
 from shared.membus import MemoryBus, MemoryHub
 from shared.messages import LeaseRecord
-from shared.records import Entry, Records
+from shared.records import Records
 from shared.vloop import run_virtual
 
 TTL_S = 3.0

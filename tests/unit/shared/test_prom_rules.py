@@ -7,7 +7,8 @@ import pytest
 from shared.errors import UserError
 from shared.ids import ServiceName
 from shared.objectives import parse_objective
-from shared.prom_rules import CustomMetric, ServiceRules, service_rules
+from shared.prom_rules import ServiceRules, service_rules
+from shared.spec.model import CustomMetric
 
 
 def rules(*objectives: str, custom: tuple[CustomMetric, ...] = ()) -> str:

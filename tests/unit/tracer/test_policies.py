@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from services.tracer.policies import LivePolicies
+from shared.entry import Entry
 from shared.ids import ServiceName
 from shared.messages import ServiceRecord
 from shared.observability import Observability, Policies
-from shared.records import Entry
 from shared.spec.model import CustomMetric, LLMService, ObservabilitySpec
 from shared.spec.writing import to_document
 from tests.support.specs import service
