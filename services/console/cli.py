@@ -13,6 +13,7 @@ from services.console.declare import options as declared
 from services.console.insight import options as insight
 from services.console.kv import options as kv_options
 from services.console.loadtest import options as bench
+from services.console.modelcheck import options as modelcheck
 from shared.errors import HeadraceError, UserError
 
 EXIT_USER_ERROR = 2
@@ -284,6 +285,12 @@ COMMANDS: dict[str, tuple[str, Declare]] = {
         "measure any OpenAI-compatible server: TTFT, TPOT, inter-token, end to end",
         bench.declare,
     ),
+    "validate-model": ("load a model by itself and judge what it says", modelcheck.validate),
+    "debug-logits": (
+        "show what a model expects at each position, beside a reference",
+        modelcheck.logits,
+    ),
+    "capture": ("keep prompts in the gateways' memory for debug-logits", modelcheck.capture),
     "model": ("fetch and list models", _model),
     "key": ("make API keys", _key),
     "completion": ("print the completion script of a shell", _completion),

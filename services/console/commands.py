@@ -136,6 +136,25 @@ def _blackbox(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     return 0
 
 
+def _validate(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.modelcheck.validate import validate  # noqa: PLC0415
+
+    return validate(options, settings)
+
+
+def _logits(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.modelcheck.logits import debug  # noqa: PLC0415
+
+    return debug(options, settings)
+
+
+def _capture(options: argparse.Namespace, settings: ConsoleSettings) -> int:
+    from services.console.fleet.instance import bus_of  # noqa: PLC0415
+    from services.console.modelcheck.gateways import capture  # noqa: PLC0415
+
+    return capture(options, bus_of(settings.platform_folder(options.name)))
+
+
 def _model(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     from services.console import models  # noqa: PLC0415
 
@@ -185,6 +204,9 @@ COMMANDS: dict[str, Command] = {
     "kv": _kv,
     **dict.fromkeys(("apply", "get", "describe", "scale", "delete", "rules", "schema"), _declare),
     "blackbox": _blackbox,
+    "validate-model": _validate,
+    "debug-logits": _logits,
+    "capture": _capture,
     "model": _model,
     "key": _key,
     "completion": _completion,

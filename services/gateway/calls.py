@@ -15,6 +15,7 @@ import msgspec
 from services.gateway import refusals
 from services.gateway.admission.verdict import Offer, Ticket, Verdict
 from services.gateway.call import ApiError, Call
+from services.gateway.capture import CaptureRing
 from services.gateway.continuation import DivergedError
 from services.gateway.gates import Gates
 from services.gateway.json_watch import watched
@@ -76,6 +77,7 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._log = logs.get("calls")
+        self.captures = CaptureRing()
         self._open: dict[Ticket, RunningCall] = {}
         self._silent: set[Part] = set()
         """Parts at engines that have sent nothing yet."""
@@ -88,6 +90,7 @@ class Calls:
     def start(self, call: Call, caller: Caller, outlet: Outlet) -> RunningCall:
         """Begin a call; it may be over on return."""
         now = self._clock()
+        self.captures.take(call.model, caller.request, caller.label, call.prompts, now=now)
         timeout_s = call.timeout_s
         running = RunningCall(
             call,

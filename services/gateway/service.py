@@ -10,6 +10,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from services.gateway.calls import Calls
+from services.gateway.capture_desk import CaptureDesk
 from services.gateway.gates import Gates
 from services.gateway.ledger.book import LedgerBook
 from services.gateway.lookout import Lookout, Loss
@@ -127,6 +128,7 @@ class GatewayService:
             settings=settings.call,
             clock=self._clock,
         )
+        self._capture = CaptureDesk(bus, self.calls.captures, gateway=gateway, clock=self._clock)
         self.repair = self._new_repair()
         self.reception = Reception(keys, settings.limits, runtime.health, self.rules)
         self._show_figures()
@@ -209,6 +211,7 @@ class GatewayService:
         await subscribe(TokenBatch, self._on_tokens, gateway=self._gateway)
         await subscribe(EngineHeartbeat, self._on_engine)
         await self.warmth.listen()
+        await self._capture.listen()
         await subscribe(GatewayHeartbeat, self._on_gateway)
         records = await Records.open(self._bus)
         await records.watch(ServiceRecord, self._on_services, group=self.group)
@@ -275,6 +278,7 @@ class GatewayService:
     def _slow_tick(self) -> None:
         self.repair.tick()
         self.ledgers.refresh()
+        self.calls.captures.tick(now=self._clock())
         self.reload_keys()
         for door in self._doors:
             door.tick()

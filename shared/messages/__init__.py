@@ -18,6 +18,13 @@ from shared.messages.api import (
     API_VERBS,
     DEAD_LETTER_SUBJECT,
 )
+from shared.messages.capture import (
+    Captured,
+    CapturedRequest,
+    CaptureQuery,
+    CaptureState,
+    CaptureSwitch,
+)
 from shared.messages.engine import (
     Delta,
     DeltaExtra,
@@ -165,6 +172,11 @@ __all__ = [
     "Blocker",
     "Bucket",
     "Cancel",
+    "CaptureQuery",
+    "CaptureState",
+    "CaptureSwitch",
+    "Captured",
+    "CapturedRequest",
     "Chain",
     "ChatPrompt",
     "ChoiceRecord",

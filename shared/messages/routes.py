@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from shared.messages.capture import Captured, CaptureQuery, CaptureState, CaptureSwitch
 from shared.messages.engine import EngineHeartbeat, Resent, TokenBatch
 from shared.messages.gateway import Accepted, Cancel, GatewayHeartbeat, Refused, Resend, Submit
 from shared.messages.host import HostAnswer, HostHeartbeat, StartReplica, StopReplica
@@ -131,6 +132,20 @@ ROUTES: dict[type[Message], Route] = {
         owner="gateway",
         readers=("gateway", "engine", "console"),
         key="gateway",
+    ),
+    CaptureSwitch: Route(
+        subject="hr.gateway.{gateway}.capture",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("gateway",),
+        replies=(CaptureState,),
+    ),
+    CaptureQuery: Route(
+        subject="hr.gateway.{gateway}.captured",
+        delivery=Delivery.REQUEST,
+        owner="console",
+        readers=("gateway",),
+        replies=(Captured,),
     ),
     TracerHeartbeat: Route(
         subject="hr.heartbeat.tracer.{tracer}",

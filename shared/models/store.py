@@ -142,7 +142,7 @@ def list_models(models: Path, *, read_content: bool = False) -> list[Model]:
 
 def resolve(name_or_path: str, models: Path) -> Model:
     """Return the model that a name in the folder `models`, or any path, means. Raises `UserError` where it would not load."""
-    directory = _directory_of(name_or_path, models)
+    directory = directory_of(name_or_path, models)
     facts = inspect_model(directory)
     checksum = check_files(directory, read_content=False)
     if checksum is ChecksumState.CHANGED:
@@ -153,8 +153,11 @@ def resolve(name_or_path: str, models: Path) -> Model:
     return Model(name=directory.name, path=directory, facts=facts, problem="", checksum=checksum)
 
 
-def _directory_of(name_or_path: str, models: Path) -> Path:
-    """Names win over paths where there are no slashes, so that a folder in the way where one stands changes nothing."""
+def directory_of(name_or_path: str, models: Path) -> Path:
+    """Return the directory that a name in the folder `models`, or any path, means. Raises `UserError` where there is none.
+
+    Names win over paths where there are no slashes, so that a folder in the way where one stands changes nothing.
+    """
     is_name = "/" not in name_or_path and name_or_path not in {"", ".", ".."}
     if is_name and (models / name_or_path).is_dir():
         return models / name_or_path

@@ -48,6 +48,7 @@ from shared.messages import (
     WarmthQuery,
     WarmthWhole,
 )
+from tests.contract.golden_capture import CAPTURE_SAMPLES
 from tests.contract.golden_host import HOST_SAMPLES
 from tests.contract.golden_kvstore import KVSTORE_SAMPLES
 from tests.contract.golden_ledger import ENGINE, GATEWAY, IDS, LEDGER_SAMPLES, REQUEST, STREAM
@@ -117,6 +118,7 @@ FAILED = Delta(
 )
 
 SAMPLES: dict[str, Message] = {
+    **CAPTURE_SAMPLES,
     **HOST_SAMPLES,
     **KVSTORE_SAMPLES,
     **LEDGER_SAMPLES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from services.console.engine_args import engine_settings
 from services.console.fleet.instance import Instance
 from services.console.fleet.plan import UpOptions
 from services.console.fleet.up import Up
@@ -57,20 +58,6 @@ async def up(options: argparse.Namespace, settings: ConsoleSettings, *, root: Pa
         api_key=settings.key,
     )
     return await platform.run()
-
-
-def engine_settings(pairs: list[str]) -> dict[str, str]:
-    """Return `vllm-max-num-seqs=64` as a setting of the engine and its value. Raises `UserError`."""
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise UserError(
-                f"--engine-arg {pair!r} is not KEY=VALUE",
-                hint="as --engine-arg vllm-max-num-seqs=64",
-            )
-        found[key] = value
-    return found
 
 
 def model_path(name_or_path: str, models: Path) -> str:
