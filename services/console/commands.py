@@ -160,6 +160,10 @@ def _model(options: argparse.Namespace, settings: ConsoleSettings) -> int:
 
     if options.action == "fetch":
         return models.fetch_command(options.model, settings)
+    if options.action == "quantize":
+        from services.console.modelcheck.quantize import quantize  # noqa: PLC0415
+
+        return quantize(options, settings)
     return models.list_command(settings, as_json=options.json)
 
 

@@ -87,6 +87,8 @@ class CaptureRing:
         if size > MAX_REQUEST_BYTES:
             capture.passed_over += 1
             return
+        if request in self._kept:
+            self._drop(request)
         self._kept[request] = _Kept(kept, label, size)
         self._size += size
         while len(self._kept) > MAX_REQUESTS or self._size > MAX_BYTES:

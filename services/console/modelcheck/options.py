@@ -133,6 +133,39 @@ def _top(text: str) -> int:
     return int(text)
 
 
+def quantize(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `model quantize`."""
+    parser.add_argument("model", metavar="MODEL", help=PATH)
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder that is made")
+    parser.add_argument(
+        "--bits", type=int, choices=(4,), default=4, help="of a weight (AWQ has 4; default: 4)"
+    )
+    parser.add_argument(
+        "--group-size",
+        type=positive,
+        default=128,
+        metavar="N",
+        help="weights that share a scale and a zero point (default: 128)",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="text like that which the model will see (default: what it writes itself)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PROGRAM",
+        help="a Python that has llm-compressor (default: HEADRACE_HOME/quantize/bin/python, else this one)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive_number,
+        default=14_400.0,
+        metavar="S",
+        help="deadline (default: 14400)",
+    )
+
+
 def capture(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of `capture` and their options."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
