@@ -126,28 +126,41 @@ def _samples(model: Any, tokenizer: Any, text: Path | None) -> list[list[int]]:
     torch.manual_seed(0)
     samples: list[list[int]] = []
     for form in FORMS:
-        for subject in SUBJECTS:
-            prompt = _prompt(tokenizer, form.format(subject)).to(model.device)
-            written = model.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                max_new_tokens=ANSWER_TOKENS,
-                do_sample=True,
-                temperature=1.0,
-                top_p=0.95,
-                pad_token_id=tokenizer.eos_token_id,
-            )
-            samples.append(written[0].tolist()[:SAMPLE_TOKENS])
+        prompts = [_prompt(tokenizer, form.format(subject)) for subject in SUBJECTS]
+        samples += _written(model, tokenizer, prompts)
     return samples
 
 
-def _prompt(tokenizer: Any, words: str) -> Any:
+def _written(model: Any, tokenizer: Any, prompts: list[list[int]]) -> list[list[int]]:
+    """Return prompts with what the model writes behind them, drawn at temperature 1."""
+    end = tokenizer.eos_token_id
+    width = max(map(len, prompts))
+    padded = [[end] * (width - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    import torch  # noqa: PLC0415 - loaded by now
+
+    rows = model.generate(
+        torch.tensor(padded, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        max_new_tokens=ANSWER_TOKENS,
+        do_sample=True,
+        temperature=1.0,
+        top_p=0.95,
+        pad_token_id=end,
+    ).tolist()
+    answers = [row[width:] for row in rows]
+    return [
+        [*prompt, *(answer[: answer.index(end)] if end in answer else answer)][:SAMPLE_TOKENS]
+        for prompt, answer in zip(prompts, answers, strict=True)
+    ]
+
+
+def _prompt(tokenizer: Any, words: str) -> list[int]:
     if not tokenizer.chat_template:
-        return tokenizer(words, return_tensors="pt")["input_ids"]
+        return list(tokenizer(words)["input_ids"])
     turns = [{"role": "user", "content": words}]
-    return tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )["input_ids"]
+    rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+    return list(rendered["input_ids"])
 
 
 def main(words: list[str]) -> None:
