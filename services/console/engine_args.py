@@ -17,3 +17,10 @@ def engine_settings(pairs: list[str]) -> dict[str, str]:
             )
         found[key] = value
     return found
+
+
+def engine_words(pairs: list[str]) -> tuple[str, ...]:
+    """Return the same as words of an engine's command line. Raises `UserError`."""
+    return tuple(
+        word for key, value in engine_settings(pairs).items() for word in (f"--{key}", value)
+    )

@@ -11,7 +11,6 @@ from services.console.fleet.plan import UpOptions
 from services.console.fleet.up import Up
 from services.console.settings import ConsoleSettings
 from shared import machine
-from shared.errors import UserError
 from shared.models.fetch import RECIPES, check_servable
 
 

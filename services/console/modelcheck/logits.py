@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from services.console import output
-from services.console.engine_args import engine_args
+from services.console.engine_args import engine_words
 from services.console.fleet.instance import bus_of
 from services.console.modelcheck import tables
 from services.console.modelcheck.deviation import Comparison, compare
@@ -106,7 +106,7 @@ async def _score(
     lines = await probe(
         model.path,
         Order(score=score),
-        (*args, *engine_args(options.engine_arg)),
+        (*args, *engine_words(options.engine_arg)),
         settings=settings,
         deadlines=Deadlines(load_s=options.start_timeout, step_s=options.step_timeout),
         progress=lambda step: output.progress(f"{model.name}: {step}"),

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from services.console import output
-from services.console.engine_args import engine_args
+from services.console.engine_args import engine_words
 from services.console.modelcheck import tables
 from services.console.modelcheck.judge import (
     Bounds,
@@ -114,7 +114,7 @@ async def _probe(
     return await probe(
         model.path,
         order,
-        ("--vllm-max-model-len", str(context), *engine_args(options.engine_arg)),
+        ("--vllm-max-model-len", str(context), *engine_words(options.engine_arg)),
         settings=settings,
         deadlines=Deadlines(load_s=options.start_timeout, step_s=options.step_timeout),
         progress=lambda step: output.progress(f"{model.name}: {step}"),
