@@ -35,7 +35,7 @@ class CaptureDesk:
         now = self._clock()
         if order.seconds is not None:
             self._ring.switch(order.service, order.seconds, now=now)
-            self._log.warning("capture_switched", service=order.service, seconds=order.seconds)
+            self._log.warning("capture_switched", captured=order.service, seconds=order.seconds)
         held = self._ring.held(order.service, now=now)
         return CaptureState(
             left_s=held.left_s,
