@@ -21,7 +21,7 @@ SAMPLE_TOKENS = 512
 """Longest piece of text for calibration."""
 MAX_SAMPLES = 128
 """AWQ looks at the mean size of activations, which settles early; its authors use 128 pieces of 512 tokens."""
-ANSWER_TOKENS = 192
+ANSWER_TOKENS = 128
 SUBJECTS = (
     "the history of writing",
     "how bread is made",
@@ -124,11 +124,8 @@ def _samples(model: Any, tokenizer: Any, text: Path | None) -> list[list[int]]:
     import torch  # noqa: PLC0415 - loaded by now
 
     torch.manual_seed(0)
-    samples: list[list[int]] = []
-    for form in FORMS:
-        prompts = [_prompt(tokenizer, form.format(subject)) for subject in SUBJECTS]
-        samples += _written(model, tokenizer, prompts)
-    return samples
+    words = [form.format(subject) for form in FORMS for subject in SUBJECTS]
+    return _written(model, tokenizer, [_prompt(tokenizer, each) for each in words])
 
 
 def _written(model: Any, tokenizer: Any, prompts: list[list[int]]) -> list[list[int]]:
