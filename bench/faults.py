@@ -62,7 +62,7 @@ def headrace(folder: Path) -> Iterator[System]:
     try:
         yield System(
             running.url,
-            lambda: pid_of(running, "services.engine"),
+            lambda: min(running.engine_pids()),
             lambda: pid_of(running, "services.gateway"),
         )
     finally:

@@ -11,6 +11,7 @@ from services.host.adapters import limits
 from services.host.adapters.processes import EngineProcess
 from shared.processes.child import ExecLauncher
 from shared.processes.supervisor import Death
+from shared.processes.tree import below
 from shared.settings import environment
 from tests.support.in_loop import in_loop
 
@@ -70,7 +71,7 @@ async def test_memory_that_processes_share_counts_once(tmp_path):
     ending = asyncio.ensure_future(running.wait())  # noqa: TID251 - awaited below
     try:
         async with asyncio.timeout(20):
-            while len(list(limits.below(running.pid))) < 3:  # noqa: ASYNC110 - another process
+            while len(list(below(running.pid))) < 3:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)
         await asyncio.sleep(3 * limits.LOOK_S)
 
@@ -90,7 +91,7 @@ async def test_a_process_is_pinned_with_all_that_it_starts(tmp_path):
         async with asyncio.timeout(20):
             while limits.memory_bytes(running.pid, limit_bytes=0) < 300 * MIB:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        (child,) = limits.below(running.pid)
+        (child,) = below(running.pid)
 
         assert {core} == os.sched_getaffinity(child) == os.sched_getaffinity(running.pid)
     finally:

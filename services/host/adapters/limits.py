@@ -7,9 +7,11 @@ too much for as long as two looks are apart; then it is killed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from shared.processes.tree import below, entries, text_of
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOOK_S = 0.5
@@ -19,7 +21,7 @@ def pin(pid: int, cores: Sequence[int]) -> None:
     """Let a process that has just begun, and all that it will start, run on these cores only; none named: on any. Raises `OSError`."""
     if not cores:
         return
-    for task in _entries(Path(f"/proc/{pid}/task")):
+    for task in entries(Path(f"/proc/{pid}/task")):
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(task.name), cores)
 
@@ -34,37 +36,15 @@ def memory_bytes(pid: int, *, limit_bytes: int) -> int:
     return resident if resident <= limit_bytes else sum(_share(each) for each in pids)
 
 
-def below(pid: int) -> Iterator[int]:
-    """Give the processes that this one has started, and theirs."""
-    for task in _entries(Path(f"/proc/{pid}/task")):
-        for child in _text(task / "children").split():
-            yield int(child)
-            yield from below(int(child))
-
-
 def _resident(pid: int) -> int:
-    pages = _text(Path(f"/proc/{pid}/statm")).split()
+    pages = text_of(Path(f"/proc/{pid}/statm")).split()
     return int(pages[1]) * PAGE_BYTES if len(pages) > 1 else 0
 
 
 def _share(pid: int) -> int:
     """Return a process's share of the pages that it maps, those swapped out too."""
-    lines = _text(Path(f"/proc/{pid}/smaps_rollup")).splitlines()
+    lines = text_of(Path(f"/proc/{pid}/smaps_rollup")).splitlines()
     found = {line.split()[0]: int(line.split()[1]) for line in lines[1:] if line.endswith(" kB")}
     if "Pss:" not in found:
         return _resident(pid)
     return (found["Pss:"] + found.get("SwapPss:", 0)) * 1024
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

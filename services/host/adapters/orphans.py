@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from shared.processes.tree import text_of
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TERM_S = 5.0
 POLL_S = 0.05
@@ -34,7 +36,7 @@ class Notes:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._boot = _text(BOOT_ID).strip()
+        self._boot = text_of(BOOT_ID).strip()
 
     def write(self, name: str, pid: int) -> None:
         """Note that a replica runs as this process. Raises `OSError`."""
@@ -78,12 +80,5 @@ class Notes:
 
 def _began(pid: int) -> str:
     """Return when a process began; empty where it is gone or a zombie."""
-    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    fields = text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return fields[_STARTED_FIELD] if len(fields) > _STARTED_FIELD and fields[0] != "Z" else ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
