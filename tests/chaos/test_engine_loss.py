@@ -54,7 +54,7 @@ def play(platform: Platform, disturb: Callable[[], Awaitable[None]], **fields: o
 
 def test_a_killed_engine(platform):
     async def kill() -> None:
-        os.kill(pids_of(platform, "services.engine")[0], signal.SIGKILL)
+        os.kill(min(platform.engine_pids()), signal.SIGKILL)
 
     seen = play(platform, kill)
 
@@ -64,7 +64,7 @@ def test_a_killed_engine(platform):
 
 def test_a_frozen_engine_that_wakes_up_later(platform):
     async def freeze() -> None:
-        pid = pids_of(platform, "services.engine")[0]
+        pid = min(platform.engine_pids())
         os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(4.0)
         os.kill(pid, signal.SIGCONT)
@@ -79,7 +79,7 @@ def test_a_frozen_engine_that_wakes_up_later(platform):
 
 def test_an_engine_that_is_told_to_stop(platform):
     async def stop() -> None:
-        os.kill(pids_of(platform, "services.engine")[0], signal.SIGTERM)
+        os.kill(min(platform.engine_pids()), signal.SIGTERM)
 
     seen = play(platform, stop)
 

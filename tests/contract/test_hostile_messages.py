@@ -35,9 +35,11 @@ from shared.ids import GatewayId
 from shared.messages import (
     EngineHeartbeat,
     GatewayHeartbeat,
+    HostHeartbeat,
     KvStoreHeartbeat,
     LedgerBatch,
     Message,
+    OperatorHeartbeat,
     StageBatch,
     StepDetail,
     TracerHeartbeat,
@@ -152,8 +154,11 @@ def test_the_console_shows_requests_line_by_line_and_without_escapes(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_console_shows_who_beats_line_by_line_and_without_escapes(seed):
     pulse = Pulse(0.0)
-    engines, gateways, tracers, stores = [], [], [], []
-    kinds = (EngineHeartbeat, GatewayHeartbeat, TracerHeartbeat, KvStoreHeartbeat, StageBatch)
+    engines, gateways, tracers, stores, hosts, operators = [], [], [], [], [], []
+    kinds = (
+        *(EngineHeartbeat, GatewayHeartbeat, TracerHeartbeat, KvStoreHeartbeat, StageBatch),
+        *(HostHeartbeat, OperatorHeartbeat),
+    )
     for message in messages(seed, *kinds):
         match message:
             case EngineHeartbeat():
@@ -167,6 +172,10 @@ def test_the_console_shows_who_beats_line_by_line_and_without_escapes(seed):
                 tracers.append(status.tracer_line(cleaned(message)))
             case KvStoreHeartbeat():
                 stores.append(status.kv_store_line(cleaned(message)))
+            case HostHeartbeat():
+                hosts.append(status.host_line(cleaned(message)))
+            case OperatorHeartbeat():
+                operators.append(status.operator_line(cleaned(message)))
             case StageBatch():
                 pulse.hear_steps(message, 1.0)
 
@@ -175,9 +184,10 @@ def test_the_console_shows_who_beats_line_by_line_and_without_escapes(seed):
     lines = len(now.engines) + len(now.gateways) + len(now.tracers)
     assert_plain(shown)
     assert len(shown.split("\n")) <= lines + 2 * len(now.services) + 12, "a name broke a line"
-    listed = status.table(status.Picture(engines, gateways, tracers, stores))
-    heard = len(engines) + len(gateways) + len(tracers) + len(stores)
-    assert len(listed.split("\n")) == heard + 5 + 2
+    groups = (engines, gateways, tracers, stores, hosts, operators)
+    listed = status.table(status.Picture(*groups))
+    # A heading each, and a free line between two.
+    assert len(listed.split("\n")) == sum(map(len, groups)) + 2 * len(groups) - 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)

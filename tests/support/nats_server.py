@@ -116,6 +116,19 @@ class NatsServer:
     def pause(self) -> None:
         """Freeze it (SIGSTOP): connections stay open and nothing is answered."""
         self._signal(signal.SIGSTOP)
+        # The signal takes effect a moment later, on a busy machine a long one.
+        end_s = time.monotonic() + 5.0
+        while not self._is_stopped():
+            assert time.monotonic() < end_s, "the server does not stop"
+            time.sleep(0.005)
+
+    def _is_stopped(self) -> bool:
+        assert self._process is not None
+        states = (
+            (task / "stat").read_text().rpartition(")")[2].split()[0]
+            for task in Path(f"/proc/{self._process.pid}/task").iterdir()
+        )
+        return all(state == "T" for state in states)
 
     def resume(self) -> None:
         """Let a frozen one go on."""
