@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +28,11 @@ ENVIRONMENT = "quantize"
 """Folder in `HEADRACE_HOME` where its environment is looked for."""
 LAST_WITHOUT_ACCELERATOR = (0, 12)
 """From 0.13 on AWQ pins memory for an accelerator, and fails where there is none."""
+ENVIRON = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+"""No bars of progress; and threads that spin while they wait take four times as long on a machine that has other work."""
 CHECK_S = 120.0
 ERRORS_BYTES = 64 << 10
+ERROR = re.compile(r"\w[\w.]*(Error|Exception)\b")
 SIZES = ("hidden_size", "intermediate_size", "moe_intermediate_size")
 SMALLEST_GROUP = 16
 
@@ -48,7 +53,7 @@ def quantize(options: argparse.Namespace, settings: ConsoleSettings) -> int:
     _check_place(model, out)
     text = _text(options.calibration)
     python = _python(options.python, settings)
-    env = {**settings.environment, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = {**ENVIRON, **settings.environment, "HF_HUB_OFFLINE": "1"}
     check_found(asyncio.run(_find(python, env)), python)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -175,9 +180,16 @@ async def _run(python: Path, words: list[str], env: Mapping[str, str], *, timeou
             process.kill()
             await process.wait()
     if process.returncode:
-        last = errors.result().strip().rpartition("\n")[2] or f"exit code {process.returncode}"
-        raise HeadraceError(f"{python} could not: {last}")
+        raise HeadraceError(f"the quantization {_how(process.returncode, errors.result())}")
     return steps.result()
+
+
+def _how(returncode: int, errors: str) -> str:
+    """Return how a process ended that failed: by a signal, or by the last error that Python told."""
+    if returncode < 0:
+        return f"was ended by {signal.Signals(-returncode).name}; if nobody did, memory ran out"
+    told = [line.strip() for line in errors.splitlines() if ERROR.match(line)]
+    return f"failed: {told[-1]}" if told else f"failed with code {returncode}"
 
 
 async def _steps(lines: asyncio.StreamReader | None, *, is_shown: bool) -> str:
