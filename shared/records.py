@@ -53,12 +53,22 @@ _decoders: dict[type[Message], msgspec.json.Decoder[Any]] = {
 _subjects = {kind: subject_of(kind) for kind in _decoders}
 
 
+class Reading(msgspec.Struct, Generic[M], frozen=True):
+    """A whole bucket, as it was read once."""
+
+    entries: dict[str, Entry[M]]
+    unreadable: frozenset[str]
+    """Keys that hold something which is no such record."""
+
+
 class View(Generic[M]):
     """A watched bucket, as it was last read."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.entries: dict[str, Entry[M]] = {}
         """By key."""
+        self.unreadable: frozenset[str] = frozenset()
+        """Keys that hold something which is no such record."""
         self.wake = asyncio.Event()
         """Set to have it read again soon."""
         self.is_over = False
@@ -80,11 +90,11 @@ class View(Generic[M]):
         """How long ago the whole bucket was last read; infinite before the first time."""
         return float("inf") if self._read_s is None else self._clock() - self._read_s
 
-    def replace(self, entries: dict[str, Entry[M]], *, read_s: float) -> bool:
+    def replace(self, reading: Reading[M], *, read_s: float) -> bool:
         """Take a whole reading that began at `read_s`; return whether anything changed."""
         first, self._read_s = not self.is_read, read_s
-        changed = entries != self.entries
-        self.entries = entries
+        changed = (reading.entries, reading.unreadable) != (self.entries, self.unreadable)
+        self.entries, self.unreadable = reading.entries, reading.unreadable
         return changed or first
 
 
@@ -119,6 +129,10 @@ class Records:
 
     async def list(self, kind: type[M]) -> dict[str, Entry[M]]:
         """Return all records of a type by key; those that cannot be read are skipped and counted. Raises `NoHistory`, `BusError`."""
+        return (await self.read(kind)).entries
+
+    async def read(self, kind: type[M]) -> Reading[M]:
+        """Return a whole bucket, and which keys of it cannot be read. Raises `NoHistory`, `BusError`."""
         name = stream_name(bucket_of(kind))
         answer = await self._jetstream.api(INFO_SUBJECT, name, b"")
         if answer.state is None:
@@ -132,7 +146,10 @@ class Records:
             for reply in await pages.read():
                 newest[_key_of(reply)] = reply
         found = {key: self._entry(kind, reply) for key, reply in newest.items()}
-        return {key: entry for key, entry in found.items() if entry is not None}
+        return Reading(
+            {key: entry for key, entry in found.items() if entry is not None},
+            frozenset(k for k, one in found.items() if one is None and not _is_deleted(newest[k])),
+        )
 
     async def put(self, record: Message, *, expected: int | None = None) -> int:
         """Write a record where its key's newest state is `expected` (0: there is none; None: whatever it is); return the new one.
@@ -276,7 +293,7 @@ class _Watch(Generic[M]):
 
     async def _read(self) -> None:
         begun_s = self._clock()
-        if self.view.replace(await self._records.list(self._kind), read_s=begun_s):
+        if self.view.replace(await self._records.read(self._kind), read_s=begun_s):
             self._on_change(self.view)
 
     def _tell(self, *, reached: bool, reason: str) -> None:

@@ -19,7 +19,8 @@ from shared.spec.model import LLMService
 HOST_GONE_S = ENGINE_GONE_S
 """Silence after which a host gets no orders: three beats missed."""
 HOST_LOST_S = 10.0
-"""Silence after which its replicas are replaced: a busy host may miss beats, and its engines may serve all the same."""
+"""Silence after which its replicas are replaced, those excepted whose engines are still heard: a busy host may miss beats. Also what hosts
+have to come back after the bus was away, and what a new leader waits for those that it knows only by what its predecessor wrote."""
 ASK_AGAIN_S = 5.0
 """An order that was given and does not show in its host's heartbeats is given again: it may have been lost, and twice does no harm."""
 REFUSED_S = 10.0
@@ -85,6 +86,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Of the operator's monotonic clock, as are all times in here."""
     unix_us: int
     epoch: int
+    listens_since_s: float = float("-inf")
+    """Since when hosts are listened to without a gap: silence before it says nothing."""
     services: dict[ServiceName, Wanted]
     hosts: dict[HostId, Host]
     engines: dict[str, Engine] = {}
@@ -93,6 +96,17 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Orders to start, by name of the replica, that no heartbeat has confirmed."""
     stops: dict[str, Asked] = {}
     refusals: dict[tuple[ServiceName, HostId], Refusal] = {}
+    unreadable: frozenset[str] = frozenset()
+    """Services whose records are there and cannot be read: they are left as they are."""
+
+    @property
+    def has_listened_long(self) -> bool:
+        """Whether a host that was not heard by now is lost."""
+        return self.now_s - self.listens_since_s > HOST_LOST_S
+
+    def is_lost(self, host: Host) -> bool:
+        """Whether a host has been silent for so long that it does not count on."""
+        return self.now_s - max(host.heard_s, self.listens_since_s) > HOST_LOST_S
 
     def is_heard(self, host: Host) -> bool:
         """Whether a host can be given orders."""
@@ -112,7 +126,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """One replica, as hosts tell it and as it was ordered."""
 
     name: str
-    host: HostId
+    host: HostId | None
+    """None: not heard yet; a leader before us wrote that it is there."""
     host_name: str
     revision: str
     phase: ReplicaPhase

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from services.operator.fleet import ASK_AGAIN_S, REFUSED_S, Asked, Engine, Host, Refusal
 from shared.ids import HostId, ServiceName
-from shared.messages import EngineHeartbeat, EngineState, HostHeartbeat, ReplicaPhase
+from shared.messages import (
+    ENGINE_GONE_S,
+    EngineHeartbeat,
+    EngineState,
+    HostHeartbeat,
+    ReplicaPhase,
+)
 
 FORGET_S = 60.0
 MAX_HOSTS = 1000
@@ -55,16 +61,19 @@ class Memory:
         before = self.engines.get(beat.name)
         if before is None and len(self.engines) >= MAX_ENGINES:
             return False
-        is_older = before is not None and before.beat.engine == beat.engine
-        if is_older and before is not None and beat.beat <= before.beat.beat:
+        if before is not None and _says_nothing(before, beat, now=now):
             return False
         self.engines[beat.name] = Engine(beat=beat, heard_s=now)
         was_ready = before is not None and before.beat.state is EngineState.READY
         return was_ready != (beat.state is EngineState.READY)
 
-    def prune(self, *, now: float) -> None:
-        """Forget what has been silent for long, and orders that will be given again."""
-        self.hosts = {k: v for k, v in self.hosts.items() if now - v.heard_s <= FORGET_S}
+    def prune(self, *, now: float, listens_since_s: float) -> None:
+        """Forget what has been silent for long while we listened, and orders that will be given again."""
+        self.hosts = {
+            k: v
+            for k, v in self.hosts.items()
+            if now - max(v.heard_s, listens_since_s) <= FORGET_S
+        }
         self.engines = {k: v for k, v in self.engines.items() if now - v.heard_s <= FORGET_S}
         self.starts = {k: v for k, v in self.starts.items() if now - v.at_s <= ASK_AGAIN_S}
         self.stops = {k: v for k, v in self.stops.items() if now - v.at_s <= ASK_AGAIN_S}
@@ -73,3 +82,11 @@ class Memory:
     def forget_orders(self) -> None:
         """A new term begins: what was ordered before may never have arrived."""
         self.starts, self.stops, self.refusals = {}, {}, {}
+
+
+def _says_nothing(before: Engine, beat: EngineHeartbeat, *, now: float) -> bool:
+    """Whether a beat is older than what is known, or of another engine of this name that leaves while one serves."""
+    if before.beat.engine == beat.engine:
+        return beat.beat <= before.beat.beat
+    is_served = before.beat.state is EngineState.READY and now - before.heard_s <= ENGINE_GONE_S
+    return is_served and beat.state is not EngineState.READY

@@ -1,52 +1,108 @@
-"""The replicas of each service, from what hosts say and from orders that they have not confirmed yet. Pure."""
+"""The replicas of each service, from what hosts say, from orders that they have not confirmed yet, and from what was last written. Pure."""
 
 from __future__ import annotations
 
-from services.operator.fleet import ASK_AGAIN_S, HOST_LOST_S, Host, Replica, World
+from collections.abc import Iterator
+
+import msgspec
+
+from services.operator.fleet import ASK_AGAIN_S, Host, Replica, World
 from shared.ids import HostId, ServiceName
 from shared.messages import ReplicaPhase, ReplicaState
 
 
-def replicas_of(world: World) -> dict[ServiceName, list[Replica]]:
-    """Return the replicas of every service that has one, by number."""
+class Observed(msgspec.Struct, frozen=True):
+    """All that runs, or was told to."""
+
+    replicas: dict[ServiceName, list[Replica]]
+    """By number; each name once."""
+    doubles: dict[ServiceName, list[Replica]]
+    """Those whose names others have: their host was away while they were replaced."""
+
+
+def observe(world: World) -> Observed:
+    """Return the replicas of every service that has one."""
     found: dict[str, tuple[ServiceName, Replica]] = {}
-    for host_id, host in sorted(world.hosts.items(), key=lambda item: item[1].heard_s):
-        if _is_lost(world, host):
-            continue
+    doubles: dict[ServiceName, list[Replica]] = {}
+    told = sorted(_told(world), key=lambda item: _weight(world, item[1]))
+    for service, replica in told:
+        if replica.name not in found:
+            found[replica.name] = (service, replica)
+        elif _is_heard(world, replica) and not replica.is_leaving:
+            doubles.setdefault(service, []).append(replica)
+    for service, replica in (*_ordered(world), *_written(world)):
+        found.setdefault(replica.name, (service, replica))
+    replicas: dict[ServiceName, list[Replica]] = {}
+    for service, replica in found.values():
+        replicas.setdefault(service, []).append(replica)
+    for present in replicas.values():
+        present.sort(key=lambda one: (one.number, one.name))
+    return Observed(replicas, doubles)
+
+
+def _weight(world: World, one: Replica) -> tuple[bool, bool, bool, str]:
+    """Order of those that have one name: the first counts."""
+    is_running = one.phase is ReplicaPhase.RUNNING
+    return not _is_heard(world, one), one.is_leaving, not is_running, one.host or ""
+
+
+def _is_heard(world: World, one: Replica) -> bool:
+    return one.host is not None and world.is_heard(world.hosts[one.host])
+
+
+def _told(world: World) -> Iterator[tuple[ServiceName, Replica]]:
+    """What hosts say; of a lost one only what serves on."""
+    for host_id, host in world.hosts.items():
+        is_lost = _is_lost(world, host)
         for state in host.beat.replicas:
             replica = _replica(world, host_id, host, state)
-            before = found.get(state.name)
-            # Of two with one name the one that serves counts: the other host has not heard yet that it is rid of it.
-            if before is None or replica.serves or not before[1].serves:
-                found[state.name] = (state.service, replica)
+            if replica.serves or not is_lost:
+                yield state.service, replica
+
+
+def _ordered(world: World) -> Iterator[tuple[ServiceName, Replica]]:
+    """What was ordered and is not told yet."""
     for name, asked in world.starts.items():
-        if name not in found and world.now_s - asked.at_s <= ASK_AGAIN_S:
-            host_beat = world.hosts[asked.host].beat if asked.host in world.hosts else None
-            found[name] = (
+        if world.now_s - asked.at_s <= ASK_AGAIN_S:
+            host = world.hosts.get(asked.host)
+            yield (
                 asked.service,
                 Replica(
                     name=name,
                     host=asked.host,
-                    host_name=host_beat.name if host_beat else "",
+                    host_name=host.beat.name if host is not None else "",
                     revision=asked.revision,
                     phase=ReplicaPhase.PREPARING,
                 ),
             )
-    by_service: dict[ServiceName, list[Replica]] = {}
-    for service, replica in found.values():
-        by_service.setdefault(service, []).append(replica)
-    for replicas in by_service.values():
-        replicas.sort(key=lambda one: (one.number, one.name))
-    return by_service
+
+
+def _written(world: World) -> Iterator[tuple[ServiceName, Replica]]:
+    """What was there by the last status on machines that are not known: all, while those may still be heard; what serves, later too."""
+    known = {host.beat.name for host in world.hosts.values()}
+    for service, wanted in world.services.items():
+        for line in wanted.status.replicas if wanted.status is not None else ():
+            serves = line.phase is ReplicaPhase.RUNNING and world.serves(line.name)
+            if line.host not in known and (serves or not world.has_listened_long):
+                yield (
+                    service,
+                    Replica(
+                        name=line.name,
+                        host=None,
+                        host_name=line.host,
+                        revision=line.revision,
+                        phase=line.phase,
+                        serves=serves,
+                        restarts=line.restarts,
+                    ),
+                )
 
 
 def _is_lost(world: World, host: Host) -> bool:
     """Whether a host's replicas are gone: it is silent for long, or another life of it is heard on the same machine."""
     if world.is_heard(host):
         return False
-    if world.now_s - host.heard_s > HOST_LOST_S:
-        return True
-    return any(
+    return world.is_lost(host) or any(
         other.beat.name == host.beat.name
         and other.beat.host != host.beat.host
         and other.heard_s > host.heard_s

@@ -1,7 +1,8 @@
 """One pass: from the world as it is to what is done about it. Pure, level-based: what was done before shows in the world, or is done again.
 
 Bounds that hold at every step: replicas, those that leave and those that were only ordered included, are at most wanted + maxSurge while a
-change goes through (or as many as there were); one that serves is stopped only while wanted − maxUnavailable others serve.
+change goes through (or as many as there were); one that serves, or whose engine is only silent, is stopped only while
+wanted − maxUnavailable others serve. What a host that was cut off brings back comes on top, and goes first.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ from services.operator.fleet import (
     World,
     WriteStatus,
 )
-from services.operator.observed import replicas_of
+from services.operator.observed import observe
 from services.operator.placement import Placing
 from services.operator.report import fingerprints_of, status_of, with_same_time
 from shared.ids import ServiceName
+from shared.messages import ReplicaPhase
 
 
 def reconcile(world: World) -> list[Action]:
     """Return what to do now, in order of services' names; nothing where the world is as it shall be."""
-    replicas = replicas_of(world)
+    observed = observe(world)
+    replicas = observed.replicas
     placing = Placing(world, replicas)
     actions: list[Action] = []
-    for service in sorted({*world.services, *replicas}):
+    for service in sorted({*world.services, *replicas} - world.unreadable):
         wanted = world.services.get(service)
         found = replicas.get(service, [])
+        actions += _stop_all(service, observed.doubles.get(service, []))
         if wanted is None:
             # Nobody declared it: left over from a record that went while its host was away.
-            actions += [_stop(service, one) for one in found if not one.is_leaving]
+            actions += _stop_all(service, found)
             continue
         actions += _service(world, placing, wanted, found)
     return actions
@@ -104,9 +108,10 @@ def _stops(wanted: Wanted, replicas: list[Replica]) -> list[Stop]:
         is_old = one.revision != record.revision
         if not (is_old or current > wanted.replicas):
             continue
-        if one.serves and serving <= floor:
+        # One that runs and is not heard may serve: a missed beat must cost no replica that works.
+        if one.phase is ReplicaPhase.RUNNING and serving - one.serves < floor:
             continue
-        found.append(_stop(record.service, one))
+        found += _stop_all(record.service, [one])
         serving -= one.serves
         current -= not is_old
     return found
@@ -117,8 +122,13 @@ def _first_to_go(revision: str, one: Replica) -> tuple[bool, bool, bool, int]:
     return (not one.is_dead, one.revision == revision, one.serves, -one.number)
 
 
-def _stop(service: ServiceName, one: Replica) -> Stop:
-    return Stop(host=one.host, name=one.name, service=service, revision=one.revision)
+def _stop_all(service: ServiceName, replicas: list[Replica]) -> list[Stop]:
+    """Return the orders that end replicas, where somebody is there to take them."""
+    return [
+        Stop(host=one.host, name=one.name, service=service, revision=one.revision)
+        for one in replicas
+        if one.host is not None and not one.is_leaving
+    ]
 
 
 def _free_name(service: ServiceName, taken: set[str]) -> str:

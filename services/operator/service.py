@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from typing_extensions import override
 
@@ -36,6 +37,7 @@ from shared.messages import (
     HostAnswer,
     HostHeartbeat,
     LeaseRecord,
+    Message,
     OperatorHeartbeat,
     ServiceRecord,
     StartReplica,
@@ -53,6 +55,7 @@ HEARD_S = 2 * HEARTBEAT_S
 """A host that was heard so lately lives, and tells what it runs now."""
 OLD_VIEW_S = 3 * READ_AGAIN_S
 """Records that could not be read for so long are not acted on."""
+MAX_NAMES = 10
 
 
 class Operator:
@@ -91,6 +94,8 @@ class Operator:
         self._orders = asyncio.Semaphore(settings.orders)
         self._group: asyncio.TaskGroup | None = None
         self._beat = 0
+        self._obstacle = "it starts"
+        """Why it does not act; empty: it does."""
         self.counts = Counts()
         self.services: View[ServiceRecord] | None = None
         self.desired: View[DesiredRecord] | None = None
@@ -132,8 +137,9 @@ class Operator:
             stopping.cancel()
             looking.cancel()
         await leading
-        for view in (self.services, self.desired, self.status):
-            view.stop()
+        for view in self._views:
+            if view is not None:
+                view.stop()
         beating.cancel()
         kept.cancel()
 
@@ -152,21 +158,23 @@ class Operator:
 
     def _on_lead(self) -> None:
         self._memory.forget_orders()
-        self._listens_since_s = self._clock()
+        self._listen_anew()
         self._changed.set()
 
     def _on_loss(self, _: str) -> None:
-        """Heartbeats may have been missed: silence since then says nothing yet."""
-        self._listens_since_s = self._clock()
+        """Heartbeats may have been missed: silence before this says nothing."""
+        self._listen_anew()
 
     # --- a pass
 
     async def _pass(self) -> None:
         now = self._clock()
-        self._memory.prune(now=now)
-        world = self._world(now)
-        if world is None:
+        if self._bus.is_answering:
+            self._memory.prune(now=now, listens_since_s=self._listens_since_s)
+        self._obstacle = self._what_is_in_the_way(now)
+        if self._obstacle:
             return
+        world = self._world(now)
         actions = reconcile(world)
         self.counts.passed(self._clock() - now, actions)
         for action in actions:
@@ -175,21 +183,42 @@ class Operator:
         written = [action for action in actions if isinstance(action, WriteStatus | Remove)]
         await asyncio.gather(*(self._write(action) for action in written))
 
-    def _world(self, now: float) -> World | None:
-        """Return what is known, or none while that is not enough to act on."""
+    def _what_is_in_the_way(self, now: float) -> str:
+        """Return why we may not act now; empty: nothing."""
+        if not self._bus.is_answering:
+            return "the bus is away"
+        if not self.leads:
+            return "another one leads, or the lease is out of reach"
+        # Read since we listen: what was read before may be of another time.
+        oldest_s = min(OLD_VIEW_S, now - self._listens_since_s)
+        if any(view is None or view.age_s > oldest_s for view in self._views):
+            return "the records have not been read lately"
+        return "" if self._has_listened(now) else "it listens to hosts first"
+
+    @property
+    def _views(self) -> tuple[View[Any] | None, ...]:
+        return self.services, self.desired, self.status
+
+    def _listen_anew(self) -> None:
+        """From now on silence counts, and records are read again."""
+        self._listens_since_s = self._clock()
+        for view in self._views:
+            if view is not None:
+                view.wake.set()
+
+    def _world(self, now: float) -> World:
+        """Return what is known."""
         services, desired, status = self.services, self.desired, self.status
-        if services is None or desired is None or status is None:
-            return None
-        can_see = all(
-            view.is_read and view.age_s <= OLD_VIEW_S for view in (services, desired, status)
-        )
-        if not (self.leads and self._bus.is_answering and can_see and self._has_listened(now)):
-            return None
+        assert services is not None
+        assert desired is not None
+        assert status is not None
         memory = self._memory
         return World(
             now_s=now,
             unix_us=self._wall_us(),
             epoch=self._lease.epoch,
+            listens_since_s=self._listens_since_s,
+            unreadable=services.unreadable | desired.unreadable,
             services={
                 ServiceName(name): self._wanted(entry, desired, status)
                 for name, entry in services.entries.items()
@@ -297,7 +326,7 @@ class Operator:
         except BusError as error:
             self.counts.failed += 1
             self._log.info("record_not_written", reason=str(error))
-            for view in (self.services, self.status):
+            for view in self._views:
                 if view is not None:
                     view.wake.set()
 
@@ -305,9 +334,9 @@ class Operator:
         assert self.status is not None
         known = self.status.entries.get(record.service)
         before = known.record.phase if known is not None else None
-        revision = await self._records.put(
-            record, expected=known.revision if known is not None else 0
-        )
+        is_spoilt = record.service in self.status.unreadable
+        expected = known.revision if known is not None else None if is_spoilt else 0
+        revision = await self._records.put(record, expected=expected)
         self.status.entries[record.service] = Entry(record, revision)
         if before is not record.phase:
             self._log.info(
@@ -315,17 +344,14 @@ class Operator:
             )
 
     async def _remove(self, service: ServiceName) -> None:
-        """Forget a service; a record that was applied anew meanwhile stays."""
-        assert self.services is not None
-        assert self.status is not None
-        entry = self.services.entries.get(service)
-        if entry is None:
-            return
-        await self._records.delete(ServiceRecord, service, expected=entry.revision)
-        await self._records.delete(DesiredRecord, service)
-        await self._records.delete(StatusRecord, service)
-        self.services.entries.pop(service, None)
-        self.status.entries.pop(service, None)
+        """Forget a service: its record last, so that who follows us ends what we begin. One that was applied anew meanwhile stays."""
+        kinds: tuple[type[Message], ...] = (DesiredRecord, StatusRecord, ServiceRecord)
+        for kind, view in zip(kinds, (self.desired, self.status, self.services), strict=True):
+            assert view is not None
+            entry = view.entries.get(service)
+            if entry is not None:
+                await self._records.delete(kind, service, expected=entry.revision)
+                view.entries.pop(service, None)
         self._specs.pop(service, None)
         self._log.info("service_removed", service=service)
 
@@ -351,4 +377,10 @@ class Operator:
             services=len(self.services.entries) if self.services is not None else 0,
             replicas=sum(len(entry.record.replicas) for entry in status),
             url=self._url,
+            reason=self._obstacle or self._unread(),
         )
+
+    def _unread(self) -> str:
+        """Return which services are left as they are because nobody can read their records."""
+        names = sorted({key for view in self._views if view is not None for key in view.unreadable})
+        return f"cannot read the records of {', '.join(names[:MAX_NAMES])}" if names else ""

@@ -24,6 +24,7 @@ from shared.ids import EngineId, HostId, OperatorId, ServiceName
 from shared.membus import MemoryBus, MemoryHub
 from shared.memwire import MemoryWire
 from shared.messages import (
+    ROUTES,
     DesiredRecord,
     EngineHeartbeat,
     EngineState,
@@ -78,6 +79,7 @@ class _Life:
     def __init__(self, wire: DoomedWire) -> None:
         self.wire = wire
         self.runtime: Runtime | None = None
+        self.bus: MemoryBus | None = None
         self.task: asyncio.Task[None] | None = None
         wire.on_doom = self._cancel
 
@@ -160,7 +162,7 @@ class Fleet:
             with suppress(asyncio.CancelledError):
                 async with asyncio.TaskGroup() as group:
                     runtime = life.runtime = Runtime(group)
-                    bus = MemoryBus(life.wire, group=group, name=name)
+                    bus = life.bus = MemoryBus(life.wire, group=group, name=name)
                     await bus.open()
                     await main(runtime, bus)
                     await bus.close()
@@ -172,6 +174,16 @@ class Fleet:
         """End a process as kill -9 does; a host's replicas end with it."""
         self._lives.pop(name).wire.die()
         self.drivers.pop(HostId(name), None)
+
+    def cut(self, name: str) -> None:
+        """Take a process off the network; a host's engines with it. They go on."""
+        self._lives[name].wire.cut()
+
+    def heal(self, name: str) -> None:
+        """Let it reconnect."""
+        bus = self._lives[name].bus
+        assert bus is not None
+        bus.heal()
 
     def pause(self, name: str) -> None:
         """Keep a process from sending and hearing anything, as SIGSTOP does; its clock goes on."""
@@ -195,7 +207,7 @@ class Fleet:
         while True:
             self._beats += 1
             for host, driver in self.drivers.items():
-                for life in driver.lives:
+                for life in driver.lives if not self._lives[host].wire.is_cut else ():
                     born_s = self._born.setdefault(id(life), clock())
                     if life.has_ended or clock() - born_s < LOAD_S:
                         continue
@@ -255,6 +267,13 @@ class Fleet:
             DesiredRecord(service=ServiceName(service), replicas=replicas, by="console")
         )
 
+    async def spoil(self, service: str) -> None:
+        """Put something into a service's record that is none."""
+        assert self._engines is not None
+        subject = ROUTES[ServiceRecord].subject.replace("{service}", service)
+        self._engines.wire.send(subject, b"{")
+        await self._engines.flush(timeout_s=5)
+
     async def status(self, service: str) -> StatusRecord | None:
         """What was last written of a service."""
         assert self.records is not None
@@ -286,3 +305,5 @@ class Fleet:
         async with asyncio.timeout(within_s):
             while await self.records.get(ServiceRecord, service) or self.of(service):  # noqa: ASYNC110
                 await asyncio.sleep(0.25)
+        for kind in (DesiredRecord, StatusRecord):
+            assert await self.records.get(kind, service) is None
