@@ -6,13 +6,12 @@ from the moment it is accepted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 from typing_extensions import override
 
-from shared.spec.footprint import memory_needed
+from shared.spec.footprint import cores_needed, memory_needed
 from shared.spec.model import GIB, LLMService
 
 
@@ -43,9 +42,9 @@ class Lack(msgspec.Struct, frozen=True):
 
 def claim_of(spec: LLMService) -> Claim:
     """Return what a replica of a service takes before the size of its weights is known."""
-    wanted = spec.resources
-    cores = math.ceil(wanted.cpu) if wanted.cpu is not None else 0
-    return Claim(memory_bytes=memory_needed(spec), cores=cores, gpus=wanted.gpu)
+    return Claim(
+        memory_bytes=memory_needed(spec), cores=cores_needed(spec), gpus=spec.resources.gpu
+    )
 
 
 class Room:

@@ -228,6 +228,7 @@ class HostService:
             memory_bytes=room.memory_bytes,
             free_memory_bytes=room.free_memory_bytes,
             cpus=len(room.cores),
+            free_cpus=len(room.free_cores),
             gpus=len(room.gpus),
             free_gpus=len(room.free_gpus),
             replicas=self.replicas.states,

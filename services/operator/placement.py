@@ -9,6 +9,7 @@ import msgspec
 from services.operator.fleet import REFUSED_S, Replica, World
 from shared.ids import HostId, ServiceName
 from shared.quantities import in_bytes
+from shared.spec.footprint import cores_needed, memory_needed
 from shared.spec.model import LLMService
 
 
@@ -17,6 +18,8 @@ class Room(msgspec.Struct, kw_only=True):
 
     memory_bytes: int | None
     """None: not known; the host itself says no where it is too much."""
+    cores: int | None
+    """None: not known."""
     gpus: int
     of_service: dict[ServiceName, int]
 
@@ -36,7 +39,9 @@ class Placing:
                 for service, found in replicas.items()
             }
             known = beat.free_memory_bytes if beat.memory_bytes else None
-            self._rooms[host_id] = Room(memory_bytes=known, gpus=beat.free_gpus, of_service=counts)
+            self._rooms[host_id] = Room(
+                memory_bytes=known, cores=beat.free_cpus, gpus=beat.free_gpus, of_service=counts
+            )
         for asked in world.starts.values():
             wanted = world.services.get(asked.service)
             if asked.host in self._rooms and wanted is not None and wanted.spec is not None:
@@ -75,8 +80,11 @@ class Placing:
             return f"{name}: {refusal.reason}"
         if spec.resources.gpu > room.gpus:
             return f"{name} has {room.gpus} GPUs free of {spec.resources.gpu} that a replica needs"
-        needed = spec.resources.memory_bytes
-        if needed is not None and room.memory_bytes is not None and needed > room.memory_bytes:
+        cores = cores_needed(spec)
+        if room.cores is not None and cores > room.cores:
+            return f"{name} has {room.cores} cores free of {cores} that a replica needs"
+        needed = memory_needed(spec)
+        if room.memory_bytes is not None and needed > room.memory_bytes:
             return f"{name} has {in_bytes(room.memory_bytes)} free of {in_bytes(needed)} that a replica needs"
         return ""
 
@@ -88,5 +96,7 @@ class Placing:
         room = self._rooms[host]
         room.of_service[spec.name] = room.of_service.get(spec.name, 0) + 1
         room.gpus -= spec.resources.gpu
-        if room.memory_bytes is not None and spec.resources.memory_bytes is not None:
-            room.memory_bytes -= spec.resources.memory_bytes
+        if room.cores is not None:
+            room.cores -= cores_needed(spec)
+        if room.memory_bytes is not None:
+            room.memory_bytes -= memory_needed(spec)

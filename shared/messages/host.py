@@ -68,6 +68,8 @@ class HostHeartbeat(Message, tag="host.heartbeat.v1", frozen=True, kw_only=True)
     free_memory_bytes: Count = 0
     """What none has been promised."""
     cpus: Count = 0
+    free_cpus: Count | None = None
+    """Cores that no replica has for itself; none: not told."""
     gpus: Count = 0
     free_gpus: Count = 0
     replicas: list[ReplicaState] = []

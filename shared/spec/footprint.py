@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from shared.spec.model import LLMService
 
 ENGINE_OVERHEAD_BYTES = 1_200 << 20
 """Resident memory of a vLLM engine's processes without weights and KV blocks: measured 0.9 to 1.1 GiB on the CPU build."""
+
+
+def cores_needed(spec: LLMService) -> int:
+    """Return the cores that one replica has for itself; 0: it may use any that nobody has for itself."""
+    return math.ceil(spec.resources.cpu) if spec.resources.cpu is not None else 0
 
 
 def memory_needed(spec: LLMService, *, weight_bytes: int = 0) -> int:

@@ -75,6 +75,7 @@ HOST_SAMPLES: dict[str, Message] = {
         replicas=[RUNNING, WAITING],
     ),
     "host_heartbeat_least": HostHeartbeat(host=HOST, beat=1),
+    "host_heartbeat_cores": HostHeartbeat(host=HOST, beat=2, cpus=8, free_cpus=5),
     "host_answer": HostAnswer(accepted=True, epoch=3),
     "host_answer_refused": HostAnswer(
         accepted=False, refused="epoch", reason="there is a younger operator", epoch=4

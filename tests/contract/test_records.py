@@ -193,6 +193,9 @@ def test_what_is_no_record_is_skipped_and_hides_no_other(world: World, service: 
             assert other not in found
             assert found[service].record.replicas == 1
             assert await records.get(DesiredRecord, other) is None
+            assert (await records.read(DesiredRecord)).unreadable == {other}
+        await records.delete(DesiredRecord, other)
+        assert (await records.read(DesiredRecord)).unreadable == frozenset()
 
     world.run(scenario)
 
