@@ -70,9 +70,7 @@ class Memory:
     def prune(self, *, now: float, listens_since_s: float) -> None:
         """Forget what has been silent for long while we listened, and orders that will be given again."""
         self.hosts = {
-            k: v
-            for k, v in self.hosts.items()
-            if now - max(v.heard_s, listens_since_s) <= FORGET_S
+            k: v for k, v in self.hosts.items() if now - max(v.heard_s, listens_since_s) <= FORGET_S
         }
         self.engines = {k: v for k, v in self.engines.items() if now - v.heard_s <= FORGET_S}
         self.starts = {k: v for k, v in self.starts.items() if now - v.at_s <= ASK_AGAIN_S}

@@ -115,20 +115,28 @@ async def test_of_two_operators_a_paused_one_gives_way_and_does_no_harm(own_nats
 async def test_while_the_bus_is_away_replicas_stay_and_are_found_again(own_nats_server, tmp_path):
     async with (
         platform(own_nats_server, tmp_path) as site,
-        host_process(own_nats_server, tmp_path / "h") as host,
+        host_process(own_nats_server, tmp_path / "h0") as host,
+        host_process(own_nats_server, tmp_path / "h1") as other,
     ):
         site.operator()
         await site.led()
         await site.declared.apply(chat(2), by="test")
         await site.settled("chat", replicas=2)
-        running = pids(host)
+        running = pids(host) | pids(other)
+        assert len(pids(host)) == len(pids(other)) == 1
         own_nats_server.kill()
         await asyncio.sleep(6)  # twice the lease: the outage itself
+        # One host comes back late, as its next try to reconnect falls.
+        other.process.send_signal(signal.SIGSTOP)
         own_nats_server.start()
         await site.led()
+        # Silent for longer now than a lost host, but not since it could be heard.
+        await asyncio.sleep(5)
+        other.process.send_signal(signal.SIGCONT)
         await site.declared.scale("chat", 3, by="test")
-        await site.settled("chat", replicas=3)
-        assert running.items() <= pids(host).items()
+        status = await site.settled("chat", replicas=3)
+        assert len(status.replicas) == len(pids(host)) + len(pids(other)) == 3
+        assert running.items() <= (pids(host) | pids(other)).items()
 
 
 @in_loop

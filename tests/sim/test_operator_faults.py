@@ -102,5 +102,23 @@ def test_a_record_that_cannot_be_read_ends_no_replica():
         await fleet.spoil("chat")
         await asyncio.sleep(60)
         assert pids(fleet) == before
+        beat = fleet.operators[-1].heartbeat()
+        assert (beat.leads, beat.reason) == (True, "cannot read the records of chat")
+
+    play(scenario)
+
+
+def test_an_operator_says_why_it_does_nothing():
+    async def scenario(fleet: Fleet) -> None:
+        reasons: dict[str, set[str]] = {"o1": set(), "o2": set()}
+        for name, said in reasons.items():
+            fleet.start_operator(name)
+            for _ in range(100):
+                await asyncio.sleep(0.05)
+                if fleet.operators:
+                    said.add(fleet.operators[-1].heartbeat().reason)
+        assert {"", "it listens to hosts first"} <= reasons["o1"]
+        assert "another one leads, or the lease is out of reach" in reasons["o2"]
+        assert "" not in reasons["o2"]
 
     play(scenario)
