@@ -162,7 +162,7 @@ def test_a_slow_and_narrow_link_is_late_but_whole(proxy, nats_server):
             proxy.set(LinkFaults(delay_s=0.1, bytes_per_s=20_000))
             began_at = loop.time()
             await pair.say(*range(500))
-            await until(lambda: len(pair.got) == 500)
+            await until(lambda: len(pair.got) == 500, timeout_s=30.0)
 
             assert loop.time() - began_at > 0.4
             assert list(range(500)) == pair.got

@@ -120,7 +120,8 @@ def test_the_pool_tells_its_bytes_and_how_scattered_it_is(vllm_rig: EngineRig):
 
         assert limits.block_bytes == token_bytes * limits.block_tokens
         assert 1 <= load.free_runs
-        assert limits.total_blocks / 2 < load.largest_free_run < limits.total_blocks
+        # The few blocks of one answer may lie anywhere, in the middle too.
+        assert limits.total_blocks / 4 < load.largest_free_run < limits.total_blocks
         assert load.largest_free_run <= load.free_blocks
 
     vllm_rig.run(scenario())

