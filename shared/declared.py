@@ -22,7 +22,8 @@ from shared.entry import Entry
 from shared.errors import Conflict, HeadraceError, NoHistory, UserError
 from shared.ids import ServiceName
 from shared.messages import DesiredRecord, ServicePhase, ServiceRecord, StatusRecord
-from shared.records import Records, View
+from shared.record_view import View
+from shared.records import Records
 from shared.spec.model import LLMService
 from shared.spec.reading import from_document
 from shared.spec.revision import differences, revision

@@ -18,6 +18,7 @@ from shared.streams import (
     CREATE_SUBJECT,
     END_STATUS,
     EXPECTED_HEADER,
+    FULL_CODE,
     GET_SUBJECT,
     INFO_SUBJECT,
     NO_STREAM_CODE,
@@ -82,13 +83,17 @@ class _Stream:
         if expected is not None and int(expected) != last:
             wrong = ApiError(f"wrong last sequence: {last}", WRONG_SEQUENCE_CODE)
             return Ack(stream=self.config.name, error=wrong)
-        self._last_seq += 1
-        kept = _Kept(self._last_seq, now, subject, payload, headers)
+        kept = _Kept(self._last_seq + 1, now, subject, payload, headers)
+        leaving = own[:1] if 0 < self.config.max_msgs_per_subject <= len(own) else []
+        grown = self._bytes + kept.size - sum(one.size for one in leaving)
+        if self.config.discard == "new" and grown > self.config.max_bytes:
+            full = ApiError("maximum bytes exceeded", FULL_CODE)
+            return Ack(stream=self.config.name, error=full)
+        self._last_seq = kept.seq
         self._kept.append(kept)
-        self._bytes += kept.size
-        if 0 < self.config.max_msgs_per_subject <= len(own):
-            self._kept.remove(own[0])
-            self._bytes -= own[0].size
+        for one in leaving:
+            self._kept.remove(one)
+        self._bytes = grown
         self.kept(now)
         return Ack(stream=self.config.name, seq=kept.seq)
 

@@ -37,6 +37,8 @@ PURGE = "PURGE"
 
 WRONG_SEQUENCE_CODE = 10071
 """JetStream's own number of `wrong last sequence`."""
+FULL_CODE = 10077
+"""JetStream's own number of a stream that is full and refuses what is new."""
 NO_STREAM_CODE = 10059
 """JetStream's own number of `stream not found`."""
 
@@ -139,11 +141,21 @@ def stream_name(bucket: Bucket) -> str:
     return f"KV_{bucket.name}"
 
 
+def keys_of(bucket: Bucket) -> str:
+    """Return the subjects of all keys that a bucket may hold, ours and others."""
+    return f"$KV.{bucket.name}.>"
+
+
+def key_of(bucket: Bucket, subject: str) -> str:
+    """Return the key that a subject of a bucket is."""
+    return subject.removeprefix(f"$KV.{bucket.name}.")
+
+
 def bucket_config(bucket: Bucket, *, replicas: int = 1) -> StreamConfig:
     """Return the configuration of the stream behind a bucket: on disk, written in full or not at all, nothing deleted from its middle."""
     return StreamConfig(
         name=stream_name(bucket),
-        subjects=[f"$KV.{bucket.name}.>"],
+        subjects=[keys_of(bucket)],
         max_age=0,
         max_bytes=bucket.max_bytes,
         num_replicas=replicas,

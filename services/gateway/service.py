@@ -39,7 +39,8 @@ from shared.messages import (
     TokenBatch,
 )
 from shared.quiet import Quiet
-from shared.records import Records, View
+from shared.record_view import View
+from shared.records import Records
 from shared.runtime import Runtime
 from shared.typedbus import TypedBus
 

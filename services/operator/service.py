@@ -44,7 +44,8 @@ from shared.messages import (
     StatusRecord,
     StopReplica,
 )
-from shared.records import READ_AGAIN_S, Records, View
+from shared.record_view import View
+from shared.records import READ_AGAIN_S, Records
 from shared.runtime import Runtime
 from shared.spec.model import LLMService
 from shared.spec.reading import from_document
@@ -204,7 +205,7 @@ class Operator:
         self._listens_since_s = self._clock()
         for view in self._views:
             if view is not None:
-                view.wake.set()
+                view.look()
 
     def _world(self, now: float) -> World:
         """Return what is known."""
@@ -328,7 +329,7 @@ class Operator:
             self._log.info("record_not_written", reason=str(error))
             for view in self._views:
                 if view is not None:
-                    view.wake.set()
+                    view.look()
 
     async def _write_status(self, record: StatusRecord) -> None:
         assert self.status is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -10,15 +11,19 @@ import pytest
 from services.engine.adapters.fake import FakeEngine
 from services.engine.adapters.openai_url import OpenAiEngine
 from services.engine.settings import FakeSettings, OpenAiSettings
+from shared.ids import ServiceName
 from shared.messages import TextPrompt
 from tests.support.buses import MemoryWorld, NatsWorld, World
 from tests.support.engine_rig import EngineRig, job_of, started
+from tests.support.guarded_nats import guarded
 from tests.support.nats_server import NatsServer
 from tests.support.openai_server import OpenAiServer
 from tests.support.real_model import smollm2, vllm_serve
 from tests.support.vllm_serve import VllmServe
 
 __all__ = ["smollm2", "vllm_serve"]
+
+_numbers = itertools.count()
 
 REFERENCE = b'{"$ref": "#/$defs/elsewhere"}'
 
@@ -83,3 +88,16 @@ def resuming_rig(request: pytest.FixtureRequest) -> EngineRig:
 def world(request: pytest.FixtureRequest, nats_server: NatsServer) -> World:
     """Where buses meet: both kinds pass the same suite."""
     return MemoryWorld() if request.param == "memory" else NatsWorld(nats_server.url)
+
+
+@pytest.fixture(scope="module")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server with the users of our own configuration."""
+    with guarded(tmp_path_factory.mktemp("guarded")) as server:
+        yield server
+
+
+@pytest.fixture
+def service() -> ServiceName:
+    """A service of this test's own: the server outlives it, and so do records."""
+    return ServiceName(f"records-{next(_numbers)}")

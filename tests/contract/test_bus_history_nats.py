@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import nats
 import pytest
 
-from shared.acl import CLIENT, SERVICES, inbox_prefix
+from shared.acl import CLIENT, SERVICES
 from shared.errors import NoHistory
 from shared.history import History
 from shared.messages import ROUTES, LedgerBatch
-from shared.nats_config import ServerOptions, render
 from shared.natsbus import NatsBus
-from shared.settings import NatsSettings, Secret
+from shared.settings import NatsSettings
 from shared.streams import OWNER_SUBJECTS, READER_SUBJECTS, config_of, total_bytes
 from tests.support.buses import NatsWorld, World, in_thread, start, until
+from tests.support.guarded_nats import joined, refused
 from tests.support.ledgers import ledgers, publish_kept, read, until_kept
-from tests.support.nats_server import NatsServer, free_port
+from tests.support.nats_server import NatsServer
 
 STREAM = config_of(LedgerBatch).name
 ROUTE = ROUTES[LedgerBatch]
@@ -39,55 +36,11 @@ FOR_NOBODY = (
 )
 
 
-@pytest.fixture(scope="module")
-def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server with the users of our own configuration."""
-    folder, port = tmp_path_factory.mktemp("guarded"), free_port()
-    options = ServerOptions(
-        port=port, store_dir=str(folder / "js"), passwords={name: f"pw-{name}" for name in SERVICES}
-    )
-    server = NatsServer(folder, port=port, config=render(options))
-    server.start()
-    yield server
-    server.kill()
-
-
-async def refused(
-    server: NatsServer, user: str, tried: set[str], *, at_least: set[str]
-) -> set[str]:
-    """Return which of the tried subjects a user may not publish to; wait for `at_least`, since the server's word comes any time."""
-    said: list[str] = []
-
-    async def on_error(error: Exception) -> None:
-        said.append(str(error).lower())
-
-    def told() -> set[str]:
-        return {s for s in tried if any(f'publish to "{s}"'.lower() in text for text in said)}
-
-    client = await nats.connect(
-        server.url,
-        error_cb=on_error,
-        inbox_prefix=inbox_prefix(user),
-        **({} if user == CLIENT else {"user": user, "password": f"pw-{user}"}),
-    )
-    for subject in tried:
-        await client.publish(subject, b"{}", reply=client.new_inbox())
-    await client.flush()
-    with suppress(TimeoutError):
-        await until(lambda: told() >= at_least)
-    await client.close()
-    return told()
-
-
 def test_owner_and_readers_do_their_part_with_the_rights_they_have(guarded_server: NatsServer):
     async def scenario() -> None:
         async with asyncio.TaskGroup() as group:
             buses = {
-                user: await NatsBus.connect(
-                    NatsSettings(url=guarded_server.url, user=user, password=Secret(f"pw-{user}")),
-                    group=group,
-                    name=user,
-                )
+                user: await joined(guarded_server, user, group=group)
                 for user in (ROUTE.owner, *ROUTE.readers)
             }
             owner = buses.pop(ROUTE.owner)

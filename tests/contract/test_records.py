@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import msgspec
-import nats
 import pytest
+from typing_extensions import override
 
+from shared.entry import Entry
 from shared.errors import Conflict, NoHistory
 from shared.ids import ServiceName
-from shared.messages import DesiredRecord
-from shared.records import Records, View
-from shared.streams import bucket_config, bucket_of
-from shared.typedbus import TypedBus
-from tests.support.buses import MemoryWorld, NatsWorld, World, until
-
-_numbers = itertools.count()
-BUCKET = bucket_of(DesiredRecord).name
-
-
-@pytest.fixture
-def service() -> ServiceName:
-    """A service of this test's own: the server outlives it, and so do records."""
-    return ServiceName(f"records-{next(_numbers)}")
-
-
-def desired(service: ServiceName, replicas: int) -> DesiredRecord:
-    return DesiredRecord(service=service, replicas=replicas, by="console")
-
-
-async def opened(world: World) -> tuple[TypedBus, Records]:
-    """A bus and its records, with the bucket there."""
-    bus = await world.bus()
-    records = await Records.open(bus)
-    await records.ensure(DesiredRecord)
-    return bus, records
+from shared.jetstream import JetStream
+from shared.memstreams import Answer, MemoryStreams
+from shared.messages import DesiredRecord, ServicePhase, StatusRecord
+from shared.records import BEHIND_S, Records
+from shared.streams import (
+    NOT_FOUND_STATUS,
+    PREVIOUS_HEADER,
+    SEQUENCE_HEADER,
+    bucket_config,
+    bucket_of,
+)
+from shared.wire import STATUS_HEADER
+from tests.support.buses import MemoryWorld, NatsWorld, World
+from tests.support.records import BUCKET, desired, forget, opened
 
 
 def test_what_one_wrote_another_reads(world: World, service: ServiceName):
@@ -106,7 +94,7 @@ def test_a_deleted_record_is_gone_and_can_be_made_anew(world: World, service: Se
 def test_a_bucket_that_is_not_there_is_said_to_be_missing(world: World):
     async def scenario(world: World) -> None:
         if isinstance(world, NatsWorld):
-            await forget(world)
+            await forget(world.url)
         records = await Records.open(await world.bus())
         service = ServiceName("nowhere")
         with pytest.raises(NoHistory):
@@ -115,68 +103,6 @@ def test_a_bucket_that_is_not_there_is_said_to_be_missing(world: World):
             await records.list(DesiredRecord)
         with pytest.raises(NoHistory):
             await records.put(desired(service, 1))
-
-    world.run(scenario)
-
-
-async def forget(world: NatsWorld) -> None:
-    client = await nats.connect(world._settings.url)
-    try:
-        await client.jetstream().delete_stream(f"KV_{BUCKET}")
-    except nats.js.errors.NotFoundError:
-        pass
-    finally:
-        await client.close()
-
-
-def counts(view: View[DesiredRecord], service: ServiceName) -> int | None:
-    entry = view.entries.get(service)
-    return None if entry is None else entry.record.replicas
-
-
-def test_who_watches_sees_what_was_there_and_every_later_state_in_the_end(
-    world: World, service: ServiceName
-):
-    async def scenario(world: World) -> None:
-        _, writer = await opened(world)
-        revision = await writer.put(desired(service, 1), expected=0)
-        calls: list[int | None] = []
-        async with asyncio.TaskGroup() as group:
-            bus, reader = await opened(world)
-            view = await reader.watch(
-                DesiredRecord, lambda view: calls.append(counts(view, service)), group=group
-            )
-            await until(lambda: view.is_read)
-            assert counts(view, service) == 1
-            assert view.age_s < 30
-            revision = await writer.put(desired(service, 2), expected=revision)
-            await until(lambda: counts(view, service) == 2)
-            await writer.delete(DesiredRecord, service, expected=revision)
-            await until(lambda: counts(view, service) is None)
-            assert calls[0] == 1
-            assert calls[-1] is None
-            view.stop()
-            await bus.close()
-
-    world.run(scenario)
-
-
-def test_who_watches_before_there_is_a_bucket_sees_it_when_it_is_there(
-    world: World, service: ServiceName
-):
-    async def scenario(world: World) -> None:
-        if isinstance(world, NatsWorld):
-            await forget(world)
-        async with asyncio.TaskGroup() as group:
-            bus = await world.bus()
-            view = await (await Records.open(bus)).watch(DesiredRecord, lambda _: None, group=group)
-            await asyncio.sleep(0.05)
-            assert not view.is_read
-            _, writer = await opened(world)
-            await writer.put(desired(service, 5), expected=0)
-            await until(lambda: counts(view, service) == 5)
-            view.stop()
-            await bus.close()
 
     world.run(scenario)
 
@@ -228,25 +154,81 @@ def test_the_history_of_a_key_is_bounded(world: World, service: ServiceName):
     world.run(scenario)
 
 
-@pytest.mark.nats
-def test_clients_of_nats_read_and_write_the_same_bucket(nats_server, service: ServiceName):
+def test_a_list_misses_no_record_that_is_written_meanwhile(world: World, service: ServiceName):
+    async def scenario(world: World) -> None:
+        writer, reader = [await Records.open(await world.bus()) for _ in range(2)]
+        await writer.ensure(StatusRecord)
+        names = [ServiceName(f"{service}-{n}") for n in range(10)]
+        states = [StatusRecord(service=name, phase=ServicePhase.RUNNING) for name in names]
+        await asyncio.gather(*(writer.put(state) for state in states))
+
+        async def write() -> None:
+            for state in states * 30:
+                await writer.put(state)
+
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(write())
+            while not writing.done():
+                assert set(names) <= set(await reader.list(StatusRecord))
+
+    world.run(scenario)
+
+
+def test_a_key_that_holds_no_record_can_be_written_as_one_that_is_not_there(
+    world: World, service: ServiceName
+):
     async def scenario(world: World) -> None:
         bus, records = await opened(world)
-        client = await nats.connect(nats_server.url)
-        try:
-            bucket = await client.jetstream().key_value(BUCKET)
-            await records.put(desired(service, 4), expected=0)
-            entry = await bucket.get(service)
-            assert msgspec.json.decode(entry.value)["replicas"] == 4
-            await bucket.put(service, msgspec.json.encode(desired(service, 6)))
-            found = await records.get(DesiredRecord, service)
-            assert found is not None
-            assert found.record.replicas == 6
-            await bucket.delete(service)
-            assert await records.get(DesiredRecord, service) is None
-            assert await records.put(desired(service, 7), expected=0)
-        finally:
-            await client.close()
-        assert bus.is_connected
+        bus.wire.send(f"$KV.{BUCKET}.{service}", b"{")
+        await bus.flush(timeout_s=2.0)
+        assert await records.get(DesiredRecord, service) is None
+        revision = await records.put(desired(service, 1), expected=0)
+        assert await records.get(DesiredRecord, service) == Entry(desired(service, 1), revision)
 
-    NatsWorld(nats_server.url).run(scenario)
+    world.run(scenario)
+
+
+def test_a_full_bucket_says_so_and_keeps_what_it_has(world: World, service: ServiceName):
+    async def scenario(world: World) -> None:
+        bus, records = await opened(world)
+        used = msgspec.structs.replace(bucket_config(bucket_of(DesiredRecord)), max_bytes=1)
+        await (await JetStream.open(bus, log="test")).ensure(used)
+        before = await records.list(DesiredRecord)
+        with pytest.raises(NoHistory, match="maximum bytes exceeded"):
+            await records.put(desired(service, 1), expected=0)
+        assert await records.list(DesiredRecord) == before
+        await records.ensure(DesiredRecord)
+        await records.put(desired(service, 1), expected=0)
+
+    world.run(scenario)
+
+
+class Behind(MemoryStreams):
+    """A server of a cluster that does not have the third message yet, for a while; its leader has."""
+
+    lacks_until_s = BEHIND_S
+
+    @override
+    def answer(self, subject: str, body: bytes) -> list[Answer]:
+        """Answer without it."""
+        answers = super().answer(subject, body)
+        if len(answers) == 1 or asyncio.get_running_loop().time() > self.lacks_until_s:
+            return answers
+        *found, (end, _) = answers
+        found = [one for one in found if one[0] and int(one[0][SEQUENCE_HEADER]) < 3]
+        if not found:
+            return [({STATUS_HEADER: NOT_FOUND_STATUS}, b"")]
+        return [*found, ({**(end or {}), PREVIOUS_HEADER: str(len(found))}, b"")]
+
+
+def test_what_a_server_of_a_cluster_does_not_have_yet_is_waited_for():
+    async def scenario(world: MemoryWorld) -> None:
+        world.hub.streams = Behind()
+        _, records = await opened(world)
+        names = [ServiceName(f"s{n}") for n in range(3)]
+        for name in names:
+            await records.put(desired(name, 1))
+        assert set(names) == set(await records.list(DesiredRecord))
+        assert asyncio.get_running_loop().time() > Behind.lacks_until_s
+
+    MemoryWorld().run(scenario)

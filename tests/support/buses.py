@@ -68,6 +68,7 @@ class NatsWorld(_Base):
 
     def __init__(self, url: str, **settings: object) -> None:
         super().__init__()
+        self.url = url
         self._settings = NatsSettings(url=url, **settings)  # type: ignore[arg-type]
 
     async def bus(self, name: str = "engine") -> NatsBus:
