@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 import msgspec
@@ -87,6 +88,9 @@ class Declared:
             applied = _applied(entry, spec, fingerprint)
             if not applied.changes:
                 return applied
+            if entry is None:
+                generation = await self._seen(spec.name) + 1
+                applied = msgspec.structs.replace(applied, generation=generation)
             record = ServiceRecord(
                 service=spec.name,
                 spec=to_document(spec),
@@ -228,6 +232,13 @@ class Declared:
                 "this platform keeps no services",
                 hint="it needs an operator: `headrace up` starts one",
             ) from error
+
+    async def _seen(self, name: str) -> int:
+        """Return the newest generation that an operator saw: a record that cannot be read has left a status. 0: none."""
+        with suppress(NoHistory):
+            status = await self._records.get(StatusRecord, name)
+            return 0 if status is None else status.record.generation
+        return 0
 
     async def _must(self, name: str) -> Entry[ServiceRecord]:
         entry = await self._entry(name)

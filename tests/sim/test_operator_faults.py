@@ -93,7 +93,7 @@ def test_a_new_leader_waits_for_a_host_that_it_has_not_heard():
     play(scenario)
 
 
-def test_a_record_that_cannot_be_read_ends_no_replica():
+def test_a_record_that_cannot_be_read_ends_no_replica_and_can_be_declared_anew():
     async def scenario(fleet: Fleet) -> None:
         fleet.start_operator("o1")
         await fleet.apply(chat(2))
@@ -104,6 +104,9 @@ def test_a_record_that_cannot_be_read_ends_no_replica():
         assert pids(fleet) == before
         beat = fleet.operators[-1].heartbeat()
         assert (beat.leads, beat.reason) == (True, "cannot read the records of chat")
+        await fleet.apply(chat(3))
+        await fleet.settled("chat", 3)
+        assert set(before) < set(pids(fleet))
 
     play(scenario)
 
