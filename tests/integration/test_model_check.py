@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.console import cli
 from shared.models.store import MANIFEST
+from tests.support import command_line
 
 WEIGHTS = "model.safetensors"
 DAMAGED_LAYER = "model.layers.15."
@@ -19,7 +19,7 @@ DAMAGED_LAYER = "model.layers.15."
 
 def run(capsys: pytest.CaptureFixture[str], *words: str):
     """Return the exit code of a command and the document it wrote."""
-    code = cli.main([*words, "-o", "json"])
+    code = command_line.main([*words, "-o", "json"])
     told = capsys.readouterr()
     return code, json.loads(told.out) if told.out else told.err
 
@@ -122,11 +122,11 @@ def test_a_truncated_file_fails_before_anything_is_started(smollm2, tmp_path, ca
     ],
 )
 def test_what_is_no_model_is_an_error_of_the_users(words):
-    assert 2 == cli.main(list(words))
+    assert 2 == command_line.main(list(words))
 
 
 def test_a_request_id_without_a_platform_says_so(smollm2, capsys):
     words = ("debug-logits", "--request-id", "x", "--model", str(smollm2), "--name", "none-of-that")
 
-    assert 2 == cli.main(list(words))
+    assert 2 == command_line.main(list(words))
     assert "headrace up" in capsys.readouterr().err

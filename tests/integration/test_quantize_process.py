@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.console import cli
+from tests.support import command_line
 
 PYTHON = """#!/bin/sh
 # $1 is -P, $2 our program, $3 `check` or the model, $4 the folder to fill
@@ -31,7 +31,7 @@ def python_that(ends: str, folder: Path) -> Path:
 
 def quantize(model: Path, python: Path, out: Path) -> int:
     words = ("--group-size", "64", "--python", str(python), "--out", str(out))
-    return cli.main(["model", "quantize", str(model), *words])
+    return command_line.main(["model", "quantize", str(model), *words])
 
 
 def test_the_result_is_switched_in_whole_and_its_place_told(smollm2, tmp_path, capsys):
@@ -73,5 +73,5 @@ def test_a_group_size_that_does_not_fit_is_refused_before_anything_starts(
 ):
     words = ("--out", str(tmp_path / "q"), "--python", str(tmp_path / "none"))
 
-    assert 2 == cli.main(["model", "quantize", str(smollm2), *words])
+    assert 2 == command_line.main(["model", "quantize", str(smollm2), *words])
     assert "--group-size 64" in capsys.readouterr().err
